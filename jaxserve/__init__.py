@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jaxserve.errors import JaxserveError
     from jaxserve.llm import LLM
     from jaxserve.outputs import CompletionOutput, RequestOutput
+    from jaxserve.pooling.params import PoolingParams
     from jaxserve.sampling.params import SamplingParams
     from jaxserve.sampling.response import ResponseParams
     from jaxserve.sampling.structured import StructuredOutputsParams
@@ -23,6 +24,7 @@ __all__ = [
     "LLM",
     "CompletionOutput",
     "JaxserveError",
+    "PoolingParams",
     "RequestOptions",
     "RequestOutput",
     "ResponseParams",
@@ -37,6 +39,7 @@ _HOMES = {
     "CompletionOutput": "jaxserve.outputs",
     "RequestOutput": "jaxserve.outputs",
     "JaxserveError": "jaxserve.errors",
+    "PoolingParams": "jaxserve.pooling.params",
     "ResponseParams": "jaxserve.sampling.response",
     "SamplingParams": "jaxserve.sampling.params",
     "StructuredOutputsParams": "jaxserve.sampling.structured",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,51 +14,45 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.adapters import EngineAdapters
 from jaxserve.engine.build import EngineReport, build_engine
 from jaxserve.engine.config_files import ConfigFiles
-from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
 from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import NO_OPTIONS
-from jaxserve.engine.interrupts import HeldInterrupts
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.pause import PauseMode
-from jaxserve.engine.routed_experts import RoutedExperts
 from jaxserve.engine.sleeping import Sleep, SleepTag
 from jaxserve.engine.turns import Turns
 from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
-from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError, RefusedError
+from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError
 from jaxserve.executor.held_weights import PIECE_BYTES
 from jaxserve.executor.programs import CompileProgress, silent
-from jaxserve.outputs import CompletionOutput, RequestOutput, logprob_dict
+from jaxserve.offline import Collected, OnOutput, TextRequest, drive
+from jaxserve.offline_pooling import (
+    EmbeddedTexts,
+    classification,
+    embedding,
+    pairs_of,
+    prepare_pooled,
+    relevance,
+    similarity,
+)
+from jaxserve.outputs import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+    ScoringRequestOutput,
+)
+from jaxserve.pooling.params import PoolingParams
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.request import EngineRequest
-from jaxserve.terminal.progress_bar import ProgressBar, UseTqdm, progress_bar
+from jaxserve.terminal.progress_bar import UseTqdm
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
 from jaxserve.weights.live.incoming import Incoming
 from jaxserve.weights.live.mapping import ParamMapping
 
-Setting = TypeVar("Setting", SamplingParams, RequestOptions)
+Setting = TypeVar("Setting", SamplingParams, PoolingParams, RequestOptions)
 Result = TypeVar("Result")
-OnOutput = Callable[[RequestOutput], None]
-
-
-@dataclass(slots=True)
-class _Collected:
-    text: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
-    finished: Finished | None = None
-
-
-@dataclass(slots=True)
-class _Request:
-    prompt: Prompt
-    params: SamplingParams
-    engine_requests: list[EngineRequest]
-    outputs: RequestOutputs
-    started: Started | None = None
-    sequences: list[_Collected] = field(default_factory=list)
-    output: RequestOutput | None = None
 
 
 class LLM:
@@ -187,25 +181,8 @@ class LLM:
             _for_each(len(listed), sampling_params, self.get_default_sampling_params(), "sampling_params"),
             self._with_adapters(_for_each(len(listed), options, NO_OPTIONS, "options"), lora_request),
         )
-        by_sequence = {sequence: request for request in requests for sequence in request.outputs.ids}
-        core, pending = self._built.core, requests[::-1]
-        bars = progress_bar(use_tqdm, len(requests), self._built.clock)
-        with bars as bar, self._turns.driven(), HeldInterrupts() as interrupts:
-            ended = _told_by(bar, on_output)
-            try:
-                while pending or core.has_work:
-                    while pending and core.scheduler.has_room(pending[-1].engine_requests):
-                        self._add(pending.pop(), ended)
-                    self._turn(by_sequence, ended)
-                    bar.turned()
-                    self._turns.serve()
-                    interrupts.release()
-            finally:
-                core.abort(by_sequence)  # nothing is left of a call that was interrupted
-                if self._built.routed is not None:
-                    self._built.routed.drop()
-                core.give_up_waiting()
-        return [_done(request) for request in requests]
+        drive(self._built, self._turns, requests, use_tqdm, on_output)
+        return [request.output for request in requests if request.output is not None]
 
     def chat(
         self,
@@ -239,6 +216,92 @@ class LLM:
             )
             prompts.append({"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)})
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, options=options, lora_request=lora_request)
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: UseTqdm = True,
+        options: RequestOptions | Sequence[RequestOptions] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """What is pooled of every prompt, as `pooling_params` say; PoolingParams() asks for embeddings.
+
+        The others, and what is raised, are as in `generate`.
+        """
+        listed: list[Prompt] = [prompts] if isinstance(prompts, str | dict) else list(prompts)
+        requests = prepare_pooled(
+            self._built,
+            listed,
+            _for_each(len(listed), pooling_params, PoolingParams(), "pooling_params"),
+            self._with_adapters(_for_each(len(listed), options, NO_OPTIONS, "options"), lora_request),
+        )
+        drive(self._built, self._turns, requests, use_tqdm)
+        return [request.output for request in requests if request.output is not None]
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        prompt_name: str | None = None,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: UseTqdm = True,
+        options: RequestOptions | Sequence[RequestOptions] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """An embedding of every prompt.
+
+        Args:
+            prompts: as in `generate`.
+            pooling_params: one for all, or one a prompt; of the task "embed".
+            prompt_name: which of the model's prompts (config_sentence_transformers.json) goes before texts; None for the one that
+                it declares as default, if any.
+            truncate_prompt_tokens: tokens to cut longer texts to, of which the beginning stays; -1 for what the context holds.
+            use_tqdm, options, lora_request: as in `generate`.
+        """
+        listed: list[Prompt] = [prompts] if isinstance(prompts, str | dict) else list(prompts)
+        texts = EmbeddedTexts(self._built, prompt_name, truncate_prompt_tokens)
+        more: dict[str, Any] = {"use_tqdm": use_tqdm, "options": options, "lora_request": lora_request}
+        return [one.made(embedding) for one in self.encode([texts.prompt(one) for one in listed], pooling_params, **more)]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: UseTqdm = True,
+        options: RequestOptions | Sequence[RequestOptions] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """The probability of every class, of every prompt; with the task "reward" a reward model's outputs. See `encode`."""
+        params = PoolingParams(task="classify") if pooling_params is None else pooling_params
+        outputs = self.encode(prompts, params, use_tqdm=use_tqdm, options=options, lora_request=lora_request)
+        return [one.made(classification) for one in outputs]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        use_tqdm: UseTqdm = True,
+        options: RequestOptions | None = None,
+        lora_request: LoRARequest | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How relevant each text of `data_2` is to the one of `data_1`, or to that at its place where there are as many.
+
+        A reranker reads both together; of another model it is the cosine of their embeddings.
+        """
+        pairs = pairs_of(data_1, data_2)
+        pooler = self._built.report.model.pooler
+        more: dict[str, Any] = {"use_tqdm": use_tqdm, "options": options, "lora_request": lora_request}
+        if pooler is not None and "score" in pooler.tasks:
+            prompts: list[Prompt] = [{"prompt_token_ids": self.tokenizer.encode_pair(*pair)} for pair in pairs]
+            return [one.made(relevance) for one in self.encode(prompts, PoolingParams(task="score"), **more)]
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        embedded = dict(zip(texts, self.encode(texts, PoolingParams(use_activation=True), **more), strict=True))
+        return [similarity(str(index), embedded[first], embedded[second]) for index, (first, second) in enumerate(pairs)]
 
     def load_lora_adapter(self, lora_name: str, lora_path: str | Path, *, load_inplace: bool = False) -> None:
         """Read an adapter, and let requests name it, also as the `adapter` of their options.
@@ -376,112 +439,21 @@ class LLM:
 
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]
-    ) -> list[_Request]:
+    ) -> list[TextRequest]:
         now = self._built.clock.now()
         requests = []
         for index, (prompt, wanted, option) in enumerate(zip(prompts, params, options, strict=True)):
             sequences = self._built.intake.prepare(prompt, wanted, str(index), now, option)
             outputs = RequestOutputs(str(index), sequences, self._built.tokenizer, self._built.clock)
-            collected = [_Collected() for _ in sequences]
-            requests.append(_Request(prompt, wanted, sequences, outputs, sequences=collected))
+            collected = [Collected() for _ in sequences]
+            requests.append(TextRequest(prompt, wanted, sequences, outputs, collected))
         return requests
-
-    def _add(self, request: _Request, on_output: OnOutput) -> None:
-        try:
-            self._built.core.add(request.engine_requests)
-        except RefusedError as error:
-            request.outputs.fail(error)
-            self._tell(request, on_output)
-
-    def _turn(self, by_sequence: Mapping[str, _Request], on_output: OnOutput) -> None:
-        for update in self._built.core.step():
-            request = by_sequence.get(update.id)
-            if request is None:
-                continue
-            pushed = request.outputs.push(update)
-            self._built.core.abort(pushed.end)
-            for event in pushed.events:
-                _collect(request, event)
-            if request.outputs.done:
-                self._tell(request, on_output)
-        self._built.core.tell()
-
-    def _tell(self, request: _Request, on_output: OnOutput) -> None:
-        """The request is done; updates of a sequence that ended may still come."""
-        if request.output is None:
-            request.output = _output(request, self._built.routed)
-            request.sequences.clear()  # whoever is told may keep less of it than we would
-            on_output(request.output)
-
-
-def _told_by(bar: ProgressBar, on_output: OnOutput | None) -> OnOutput:
-    def ended(output: RequestOutput) -> None:
-        bar.ended(len(output.prompt_token_ids), sum(len(one.token_ids) for one in output.outputs))
-        if on_output is not None:
-            on_output(output)
-
-    return ended
-
-
-def _done(request: _Request) -> RequestOutput:
-    assert request.output is not None, "every request ends"
-    return request.output
-
-
-def _collect(request: _Request, event: Event) -> None:
-    if isinstance(event, Started):
-        request.started = event
-        return
-    sequence = request.sequences[event.index]
-    if isinstance(event, Finished):
-        sequence.finished = event
-        return
-    assert isinstance(event, Delta)
-    sequence.text.append(event.text)
-    sequence.token_ids += event.token_ids
-    sequence.logprobs += event.logprobs or ()
-
-
-def _output(request: _Request, routed: RoutedExperts | None) -> RequestOutput:
-    started, error = request.started, request.outputs.error
-    assert started is not None or error is not None, "every request starts or fails"
-    text = request.prompt if isinstance(request.prompt, str) else request.prompt.get("prompt")
-    scores = started.prompt_logprobs if started is not None else None
-    return RequestOutput(
-        request_id=request.outputs.request_id,
-        prompt=text if isinstance(text, str) else None,
-        prompt_token_ids=list(request.engine_requests[0].prompt),
-        prompt_logprobs=None if scores is None else [None if score is None else logprob_dict(score) for score in scores],
-        outputs=[_completion(index, sequence, request, routed) for index, sequence in enumerate(request.sequences)],
-        num_cached_tokens=started.cached_tokens if started is not None else 0,
-        error=error,
-    )
-
-
-def _completion(index: int, sequence: _Collected, request: _Request, routed: RoutedExperts | None) -> CompletionOutput:
-    finished = sequence.finished
-    assert finished is not None or request.outputs.error is not None, "every sequence finishes or fails"
-    wanted, name = request.params.logprobs is not None, request.engine_requests[index].id
-    computed = len(request.engine_requests[index].prompt) + len(sequence.token_ids) - 1
-    return CompletionOutput(
-        index=index,
-        text="".join(sequence.text),
-        token_ids=sequence.token_ids,
-        cumulative_logprob=sum(position.chosen.logprob for position in sequence.logprobs) if wanted else None,
-        logprobs=[logprob_dict(position) for position in sequence.logprobs] if wanted else None,
-        finish_reason=str(finished.finish_reason) if finished is not None else "error",
-        stop_reason=finished.matched if finished is not None else None,
-        seed=request.engine_requests[index].seed,
-        num_given_tokens=len(request.engine_requests[index].output),
-        weight_versions=None if finished is None or finished.weight_versions is None else list(finished.weight_versions),
-        routed_experts=None if routed is None else routed.take(name, computed),
-    )
 
 
 def _for_each(count: int, given: Setting | Sequence[Setting] | None, default: Setting, name: str) -> list[Setting]:
     if given is None:
         return [default] * count
-    if isinstance(given, SamplingParams | RequestOptions):
+    if isinstance(given, SamplingParams | PoolingParams | RequestOptions):
         return [given] * count
     listed = list(given)
     if len(listed) != count:

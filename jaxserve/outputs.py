@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 
@@ -77,6 +78,79 @@ class RequestOutput:
     num_cached_tokens: int
     error: JaxserveError | None = None
     finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingOutput:
+    """What was pooled of a prompt: float32[dimensions], [T,dimensions] of its tokens, or [classes]."""
+
+    data: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """A prompt's embedding."""
+
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationOutput:
+    """The probability of each class; of a reward model its outputs as they are."""
+
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringOutput:
+    """How relevant one text is to another: a probability, or the cosine of two embeddings."""
+
+    score: float
+
+
+Made = TypeVar("Made")
+Other = TypeVar("Other")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingRequestOutput(Generic[Made]):
+    """A request that was pooled.
+
+    Attributes:
+        request_id: its number in the call, as a string.
+        outputs: what was made of the prompt; None if the request failed.
+        prompt_token_ids: the prompt as the model saw it.
+        num_cached_tokens: of these found in the prefix cache.
+        error: what it failed with, as in RequestOutput.
+        finished: always True.
+    """
+
+    request_id: str
+    outputs: Made | None
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    error: JaxserveError | None = None
+    finished: bool = True
+
+    def made(self, make: Callable[[Made], Other]) -> PoolingRequestOutput[Other]:
+        """The same with what is made of the outputs, if there are any."""
+        outputs = None if self.outputs is None else make(self.outputs)
+        return PoolingRequestOutput(
+            self.request_id, outputs, self.prompt_token_ids, self.num_cached_tokens, self.error, self.finished
+        )
+
+
+EmbeddingRequestOutput = PoolingRequestOutput[EmbeddingOutput]
+ClassificationRequestOutput = PoolingRequestOutput[ClassificationOutput]
+ScoringRequestOutput = PoolingRequestOutput[ScoringOutput]
 
 
 def logprob_dict(position: PositionLogprobs) -> dict[int, Logprob]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from jaxserve.engine.client import EngineClient, ModelInfo
+from jaxserve.engine.client import EngineClient, ModelInfo, RequestParams
 from jaxserve.engine.events import Event
 from jaxserve.errors import InvalidRequestError
-from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions
 from server.in_front import InFrontOf
 
@@ -33,7 +32,7 @@ class AdapterClient(InFrontOf):
     def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams,
+        params: RequestParams,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall
-from jaxserve.engine.client import EngineClient, EngineStats, ModelInfo
+from jaxserve.engine.client import EngineClient, EngineStats, ModelInfo, RequestParams
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.events import Event
-from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import ChatMessage, Prompt, RequestOptions
 
@@ -62,7 +61,7 @@ class InFrontOf:
     def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams,
+        params: RequestParams,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,

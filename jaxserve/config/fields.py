@@ -69,6 +69,14 @@ class ModelConfig:
         "which log-probabilities requests get that do not say: the model's own, or those that tokens were drawn by, after"
         " penalties, masks, temperature and truncation",
     )
+    runner: Literal["auto", "generate", "pooling"] = setting(
+        "auto", "whether the model generates text or pools its hidden states; 'auto': as the checkpoint is made"
+    )
+    convert: Literal["auto", "none", "embed"] = setting(
+        "auto",
+        "'embed' makes embeddings of any model's hidden states: beside its text, or alone with --runner pooling; 'auto' does for"
+        " a model that pools and has no head",
+    )
     enable_return_routed_experts: bool = setting(
         False,
         "keep of each token which experts it visited, for a trainer that replays them: LLM returns them, servers do not",

@@ -59,6 +59,7 @@ VLLM_FLAGS = (
     _ours("--speculative-config=", "-sc"),
     _ours("--dtype=", "--dtype", half="float16", float="float32"),
     _ours("--generation-config=", "--generation-config", vllm="none"),
+    _ours("--runner=", "--task", embed="pooling", embedding="pooling", classify="pooling", score="pooling", reward="pooling"),
     # What is so anyway.
     _same("a prompt is always computed in parts beside other requests' decodes", "--enable-chunked-prefill"),
     _same("code that comes with a checkpoint is never run", "--trust-remote-code"),
@@ -73,7 +74,6 @@ VLLM_FLAGS = (
     _same("answers always carry X-Request-Id", "--enable-request-id-headers"),
     _same("/load always tells the load", "--enable-server-load-tracking"),
     _same("every token is sent as it comes", "--stream-interval", values=("1",)),
-    _same("models generate text", "--task", "--runner", values=("auto", "generate")),
     _same("the checkpoint says which tokenizer it is", "--tokenizer-mode", values=("auto", "hf")),
     _same("configurations are in Hugging Face's format", "--config-format", values=("auto", "hf")),
     _same("models are this server's own", "--model-impl", values=("auto", "vllm")),
@@ -116,9 +116,7 @@ VLLM_FLAGS = (
         "--code-revision",
         "--tokenizer-revision",
     ),
-    _refused(
-        "change config.json in the checkpoint's directory", "--hf-overrides", "--hf-config-path", "--rope-scaling", "--rope-theta"
-    ),
+    _refused("change config.json in the checkpoint's directory", "--hf-overrides", "--hf-config-path", "--rope-scaling", "--rope-theta"),
     _refused("a server tokenizes", "--skip-tokenizer-init", "--tokens-only"),
     _refused("requests say how to sample, or generation_config.json does (--generation-config)", "--override-generation-config"),
     _refused("pages are hashed with keyed BLAKE2", "--prefix-caching-hash-algo"),
@@ -176,7 +174,7 @@ VLLM_FLAGS = (
         "--allowed-media-domains",
         "--mm-encoder-tp-mode",
     ),
-    _refused("models generate text", "--convert", "--override-pooler-config", "--pooler-config"),
+    _refused("the files of the checkpoint say how it pools, and requests may", "--override-pooler-config", "--pooler-config"),
     _refused("gRPC is served beside HTTP, at --grpc-port", "--grpc"),
     _refused("listen at --host and --port", "--uds", "--root-path"),
     _refused(

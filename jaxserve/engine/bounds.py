@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxserve.errors import ContextLengthError, InvalidRequestError
-from jaxserve.sampling.params import MAX_LISTED_IDS, MAX_LOGPROBS, SamplingParams
+from jaxserve.pooling.params import PoolingParams
+from jaxserve.sampling.params import MAX_LISTED_IDS, MAX_LOGPROBS, NOTHING_CHOSEN, SamplingParams
 from jaxserve.types import ChatMessage, Prompt
 
 # OpenAI's words, by which other libraries tell such errors: litellm then tries a model of a longer context.
@@ -44,12 +45,14 @@ class RequestBounds:
             return max(_ANY_TEXT_BYTES, self.context * _ANY_TOKEN_BYTES)
         return (self.context + 1) * self.token_bytes  # of a prompt that is only scored the last token needs no place
 
-    def check(self, prompts: Sequence[Prompt], params: SamplingParams) -> None:
+    def check(self, prompts: Sequence[Prompt], params: SamplingParams | PoolingParams) -> None:
         """Raise InvalidRequestError or ContextLengthError for a request of these prompts that takes too much."""
-        self.check_count(len(prompts), params)
+        sampling = NOTHING_CHOSEN if isinstance(params, PoolingParams) else params
+        self.check_count(len(prompts), sampling)
         for prompt in prompts:
             self.check_prompt(prompt)
-        self._check_logprobs(prompts, params)
+        if not isinstance(params, PoolingParams):
+            self._check_logprobs(prompts, params)
 
     def check_count(self, prompts: int, params: SamplingParams) -> None:
         """Raise InvalidRequestError for too many sequences, or too many listed token ids for so many."""

@@ -19,7 +19,7 @@ from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig, SchedulerConfig
 from jaxserve.config.policies import Policies
-from jaxserve.config.resolve import ResolvedConfig, dump_directory
+from jaxserve.config.resolve import dump_directory
 from jaxserve.engine.adapters import EngineAdapters
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
@@ -57,7 +57,6 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.record.crash import CrashDumper
 from jaxserve.record.recording import RecordHeader
 from jaxserve.record.ring import StepRing
-from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.options import SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
 from jaxserve.scheduler.adapters import AdapterTable
@@ -171,7 +170,7 @@ def build_engine(
         intake=intake,
         tokenizer=tokenizer,
         chat_template=ready.chat_template,
-        report=_report(config, resolved, decoder, executor, ready.sampling, fingerprint, NO_TIMES),
+        report=_report(config, ready, executor, fingerprint),
         clock=clock,
         weights=updates,
         sleep=sleep,
@@ -263,6 +262,8 @@ def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLim
         strict=strict,
         default_max_tokens=ready.default_max_tokens,
         logprobs_mode=config.model.logprobs_mode,
+        generates=ready.served.generates,
+        pooler=ready.served.pooler,
     )
 
 
@@ -354,16 +355,8 @@ def _quota(policies: Policies, num_pages: int, tenant: str) -> int | None:
     return None if share == 1.0 else int(share * num_pages)
 
 
-def _report(
-    config: EngineConfig,
-    resolved: ResolvedConfig,
-    decoder: DecoderConfig,
-    executor: LocalExecutor,
-    sampling: SamplingDefaults,
-    fingerprint: str,
-    start: StartTimes,
-) -> EngineReport:
-    devices = config.parallel.tensor_parallel_size
+def _report(config: EngineConfig, ready: Preparation, executor: LocalExecutor, fingerprint: str) -> EngineReport:
+    devices, resolved, decoder = config.parallel.tensor_parallel_size, ready.resolved, ready.decoder
     return EngineReport(
         model=ModelInfo(
             name=resolved.served_model_names[0],
@@ -375,9 +368,11 @@ def _report(
             parameters=decoder.num_parameters,
             created=int(time.time()),
             tokenizer=str(Path(config.model.tokenizer or model_directory(config.model.model)).resolve()),
-            sampling=sampling,
+            sampling=ready.sampling,
             fingerprint=fingerprint,
             takes_adapters=config.lora.enable_lora,
+            generates=ready.served.generates,
+            pooler=ready.served.pooler,
         ),
         kv_dtype=resolved.kv_dtype,
         mesh=f"{executor.device_kind} x{devices}",
@@ -391,7 +386,7 @@ def _report(
         ),
         scheduler=resolved.scheduler,
         buckets=tuple(f"{bucket.tokens}x{bucket.rows}" for bucket in executor.grid.buckets),
-        start=start,
+        start=NO_TIMES,
     )
 
 

@@ -12,12 +12,18 @@ from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.events import Event
+from jaxserve.pooling.params import PoolingParams
+from jaxserve.pooling.pooler import Pooler
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import ChatMessage, Prompt, RequestOptions
 
 Result = TypeVar("Result")
+
+
+RequestParams = SamplingParams | PoolingParams
+"""What is to be made of a prompt: text, or what PoolingParams say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class ModelInfo:
         sampling: what requests that do not say how to sample get.
         aliases: further names that requests may use.
         takes_adapters: whether requests may name adapters (LoRA) over it.
+        generates: whether it is served to generate text.
+        pooler: what is made of its hidden states; None for nothing.
         fingerprint: of weights and configuration; the same model elsewhere has the same. Empty where it is not known.
     """
 
@@ -51,6 +59,8 @@ class ModelInfo:
     aliases: tuple[str, ...] = ()
     fingerprint: str = ""
     takes_adapters: bool = False
+    generates: bool = True
+    pooler: Pooler | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -128,12 +138,14 @@ class EngineClient(Protocol):
     def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams,
+        params: RequestParams,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
     ) -> AsyncIterator[Event]:
         """Run one request: yields Started, Deltas, and one Finished per sequence (params.n of them), then ends.
+
+        With PoolingParams there are no Deltas, and the Finished has what was pooled.
 
         `options` say whose request it is and what it may take; None is nobody's, of the engine's default class.
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from jaxserve.types import FinishReason
 
 
@@ -110,6 +113,8 @@ class Finished:
         matched: the stop string or stop token id that matched; None for EOS and other reasons.
         resumed: times that another engine went on with it, because the one that had it was lost.
         weight_versions: which of its tokens are of which weights, if the engine's were ever updated or named; else None.
+        pooled: of a request with PoolingParams: its embedding float32[dimensions], every token's [T,dimensions], or what the
+            model's head makes of it [classes].
     """
 
     request_id: str
@@ -120,6 +125,7 @@ class Finished:
     timing: Timing
     resumed: int = 0
     weight_versions: tuple[WeightRange, ...] | None = None
+    pooled: npt.NDArray[np.float32] | None = None
 
 
 Event = Started | Delta | Finished

@@ -16,7 +16,7 @@ from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.clock import RealClock
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall, Flush
-from jaxserve.engine.client import EngineStats, ModelInfo
+from jaxserve.engine.client import EngineStats, ModelInfo, RequestParams
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.events import Delta, Event, Started
 from jaxserve.engine.expected import ExpectedRequests
@@ -25,6 +25,7 @@ from jaxserve.engine.link import EngineDescription, EngineLink
 from jaxserve.engine.loop import Refusal, TurnOutcome
 from jaxserve.engine.outputs import NO_TOKENS, RequestOutputs
 from jaxserve.engine.overdue import Promise
+from jaxserve.engine.pooled import PooledOutputs
 from jaxserve.engine.streams import EventBuffer, StreamLimits
 from jaxserve.errors import (
     DrainingError,
@@ -37,7 +38,7 @@ from jaxserve.errors import (
 )
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import Objective, RequestRecord, RequestRecorder
-from jaxserve.sampling.params import SamplingParams
+from jaxserve.pooling.params import PoolingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.responses import markup_tokens
@@ -55,7 +56,7 @@ CLIENT_GONE, ABORTED = "client_gone", "abort"  # why requests were aborted, besi
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    outputs: RequestOutputs
+    outputs: RequestOutputs | PooledOutputs
     record: RequestRecord
     events: EventBuffer
     promise: Promise
@@ -157,7 +158,7 @@ class Frontend:
     async def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams,
+        params: RequestParams,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
@@ -306,7 +307,7 @@ class Frontend:
         self._failure = None
 
     async def _prepare(
-        self, prompt: Prompt, params: SamplingParams, name: str, options: RequestOptions, record: RequestRecord
+        self, prompt: Prompt, params: RequestParams, name: str, options: RequestOptions, record: RequestRecord
     ) -> tuple[list[EngineRequest], _Stream]:
         self.check_health()
         _check_name(name)
@@ -315,7 +316,10 @@ class Frontend:
         tokens = await self._tokenized(prompt)
         intake = self._intake
 
-        def prepare() -> tuple[list[EngineRequest], RequestOutputs]:
+        def prepare() -> tuple[list[EngineRequest], RequestOutputs | PooledOutputs]:
+            if isinstance(params, PoolingParams):
+                request, pooler = intake.prepare_pooled(tokens, params, name, arrival, options)
+                return [request], PooledOutputs(name, request, pooler, params, self._clock)
             requests = intake.prepare(tokens, params, name, arrival, options)
             shown = self._markup if options.shows_markup else NO_TOKENS
             return requests, RequestOutputs(name, requests, self.tokenizer, self._clock, shown)

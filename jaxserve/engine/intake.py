@@ -7,16 +7,18 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.config.policies import Policies
 from jaxserve.engine.bounds import LONGEST, RequestBounds
 from jaxserve.engine.budgets import Budgets, Grant, cache_salt
 from jaxserve.errors import ContextLengthError, InvalidRequestError
-from jaxserve.sampling.params import RAW_LOGPROBS, SamplingParams
+from jaxserve.pooling.params import PoolingParams
+from jaxserve.pooling.pooler import Pooler, require_pooler
+from jaxserve.sampling.params import NOTHING_CHOSEN, RAW_LOGPROBS, SamplingParams
 from jaxserve.scheduler.request import EngineRequest, Sibling
-from jaxserve.step.tasks import GENERATE, SCORE
+from jaxserve.step.tasks import GENERATE, HEAD, POOLED, SCORE, TOKEN_VECTORS, pooling_task_name
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import OwnTokenIds, Prompt, RequestOptions, ServiceClass
 
@@ -38,6 +40,8 @@ class IntakeLimits:
         default_max_tokens: output tokens of a request that does not say; None for all that the context leaves.
         max_logprob_values: see RequestBounds.
         logprobs_mode: of requests that do not say.
+        generates: whether text is generated.
+        pooler: what is made of hidden states; None for nothing.
     """
 
     max_model_len: int
@@ -49,6 +53,8 @@ class IntakeLimits:
     default_max_tokens: int | None = None
     max_logprob_values: int = 524_288
     logprobs_mode: str = RAW_LOGPROBS
+    generates: bool = True
+    pooler: Pooler | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,13 @@ class IntakeRules:
     page_size: int
     windows: tuple[int | None, ...] = (None,)
     max_chunk: int = 1
+
+
+class PooledRequest(NamedTuple):
+    """A request that is pooled, and what it is pooled by."""
+
+    request: EngineRequest
+    pooler: Pooler
 
 
 class Intake:
@@ -156,6 +169,10 @@ class Intake:
 
         Raises InvalidRequestError or ContextLengthError naming the field and the limit.
         """
+        if not self._limits.generates:
+            raise InvalidRequestError(
+                "this model is served to pool, not to generate text: ask for embeddings, scores or classes", param="model"
+            )
         grant = self._budgets.grant(options, arrival)
         self._bounds.check_prompt(prompt)
         tokens = self._tokens(prompt)
@@ -175,7 +192,6 @@ class Intake:
         task = SCORE if params.scores_only else GENERATE
         number = f"{self._origin}{next(self._counter)}"
         seed = params.seed if params.seed is not None else _mix(self._limits.seed, number)
-        root = self.cache_root(options)
         first = EngineRequest(
             id=f"{request_id}/{number}/0",
             prompt=tuple(tokens),
@@ -183,19 +199,61 @@ class Intake:
             max_tokens=max_tokens,
             seed=seed,
             eos_token_ids=self._limits.eos_token_ids,
-            cache_root=root,
-            arrival=arrival,
-            tenant=options.tenant,
-            service_class=grant.service_class,
-            queue_deadline=grant.queue_deadline,
-            own_queue_timeout=grant.own_queue_timeout,
-            of_list=options.of_list,
-            deadline=grant.deadline,
             task=task.name,
             output=output,
-            adapter=options.adapter,
+            **self._terms(grant, options, arrival),
         )
         return first.with_siblings([Sibling(f"{request_id}/{number}/{place}", _mix(seed, place)) for place in range(1, params.n)])
+
+    def prepare_pooled(
+        self, prompt: Prompt, params: PoolingParams, request_id: str, arrival: float, options: RequestOptions = NO_OPTIONS
+    ) -> PooledRequest:
+        """The sequence of a request that is pooled; see `prepare`."""
+        pooler = require_pooler(self._limits.pooler, params)
+        grant = self._budgets.grant(options, arrival)
+        self._bounds.check_prompt(prompt)
+        tokens = self._tokens(prompt)
+        if isinstance(prompt, Mapping) and "output_token_ids" in prompt:
+            raise InvalidRequestError("output_token_ids go on with a text, and this request has none", param="output_token_ids")
+        self._check_fits(len(tokens), grant)
+        reader = POOLED if params.task == "embed" else TOKEN_VECTORS if params.task == "token_embed" else HEAD
+        request = EngineRequest(
+            id=f"{request_id}/{self._origin}{next(self._counter)}/0",
+            prompt=tuple(tokens),
+            params=NOTHING_CHOSEN,
+            max_tokens=0,
+            seed=0,
+            eos_token_ids=frozenset(),
+            task=pooling_task_name(pooler.pooling_of(params), reader),
+            **self._terms(grant, options, arrival),
+        )
+        return PooledRequest(request, pooler)
+
+    def _check_fits(self, tokens: int, grant: Grant) -> None:
+        """Raise for a prompt that is longer than the context, or than the request may ever hold."""
+        limit, name = self._limits.max_model_len, "max_model_len"
+        if grant.max_kv_tokens is not None and grant.max_kv_tokens < limit:
+            limit, name = grant.max_kv_tokens, grant.kv_limit
+        if tokens > limit:
+            raise ContextLengthError(f"prompt has {tokens} tokens, but {LONGEST} {limit} ({name})", param="prompt")
+        if grant.max_total_tokens is not None and tokens > grant.max_total_tokens:
+            raise InvalidRequestError(
+                f"max_total_tokens is {grant.max_total_tokens}, but the prompt has {tokens} tokens", param="max_total_tokens"
+            )
+
+    def _terms(self, grant: Grant, options: RequestOptions, arrival: float) -> dict[str, Any]:
+        """What a request is scheduled by, whatever it asks for."""
+        return {
+            "cache_root": self.cache_root(options),
+            "arrival": arrival,
+            "tenant": options.tenant,
+            "service_class": grant.service_class,
+            "queue_deadline": grant.queue_deadline,
+            "own_queue_timeout": grant.own_queue_timeout,
+            "of_list": options.of_list,
+            "deadline": grant.deadline,
+            "adapter": options.adapter,
+        }
 
     def _tokens(self, prompt: Prompt) -> Sequence[int]:
         fields: Mapping[str, Any] = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}

@@ -18,6 +18,7 @@ from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import DeviceBytes, ModelFacts, ResolvedConfig, resolve
 from jaxserve.config.windows import group_layers
 from jaxserve.engine.draft import DraftTarget, PreparedDraft, prepare_draft, prepare_module
+from jaxserve.engine.poolers import Served, readers_of, served_of
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.autotune_results import make_results
@@ -64,6 +65,7 @@ class Preparation:
         lowering: programs and weights from their shapes.
         saved: where programs are had that need not be compiled: a directory that was named, or what earlier starts kept.
         draft: what guesses for the model on its devices, if anything does.
+        served: what requests may ask for.
     """
 
     directory: Path
@@ -79,6 +81,7 @@ class Preparation:
     lowering: Lowering
     saved: ProgramStore | None
     draft: PreparedDraft | None
+    served: Served
 
 
 def prepare(config: EngineConfig) -> Preparation:
@@ -89,6 +92,7 @@ def prepare(config: EngineConfig) -> Preparation:
     policies = load_policies(config.scheduler.policies, config.scheduler.tenant_keys)
     warm_prompts = read_warm_prompts(config.cache)
     decoder = decoder_config(read_hf_config(directory))
+    served = served_of(config.model, decoder)
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     check_tokenizer(directory, tokenizer_path)
@@ -119,7 +123,8 @@ def prepare(config: EngineConfig) -> Preparation:
     decoder, draft = decoder.serving(resolved.max_model_len), draft and draft.serving(resolved.max_model_len)
     options = ExecutorOptions.of(config, resolved, kernels, stored)
     make_results(options.autotune_results)
-    lowering = Lowering(decoder, mesh, options, draft=None if draft is None else draft.model)
+    readers = readers_of(served.pooler)
+    lowering = Lowering(decoder, mesh, options, readers=readers, draft=None if draft is None else draft.model)
     return Preparation(
         directory=directory,
         decoder=decoder,
@@ -136,6 +141,7 @@ def prepare(config: EngineConfig) -> Preparation:
         lowering=lowering,
         saved=_program_store(programs_directory, manifest, lowering),
         draft=draft,
+        served=served,
     )
 
 

@@ -254,10 +254,10 @@ class LocalExecutor:
         if not plan.readouts:
             return {}
         found, hidden = {}, self._forward.hidden
-        for name, program in self._programs.readers.items():
-            arguments = arguments_of(plan, name, hidden.shape[0])
+        for reader in self._layout.readers:
+            arguments = arguments_of(plan, reader, hidden.shape[0])
             if arguments is not None:
-                found[name] = program(self.weights.tree, hidden, *arguments)
+                found[reader.name] = self._programs.readers[reader.name](self.weights.tree, hidden, *arguments)
         return found
 
     def _load(self, start: RowStart) -> None:

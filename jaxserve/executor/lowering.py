@@ -228,7 +228,10 @@ class Lowering:
         tokens = np.zeros(hidden.shape[0], np.int32)
         load: Callable[..., Any] = jax.jit(load_row, donate_argnums=0, out_shardings=placed.choose.sampler)
         read = (self.params, hidden, tokens, tokens, count)
-        readers = {reader.name: jax.jit(make_reader(reader, self.config, self.mesh)) for reader in self.readers}
+        readers = {
+            reader.name: jax.jit(make_reader(reader, self.config, self.mesh, self.options.max_num_seqs))
+            for reader in self.readers
+        }
         return (
             *(ProgramSpec(name, program, read, 0, self._xla) for name, program in readers.items()),
             *(() if self.draft is None else self.draft.moves()),

@@ -36,20 +36,25 @@ class Reader:
         width: words that a token gives, of a model.
         make: what reads, traced on these devices.
         unpack: the words int32[N,width] of N tokens as what a StepResult holds.
+        sums: whether what is read of a row's tokens is added up, as float32, on the devices: N is then 1.
     """
 
     name: str
     width: Callable[[DecoderConfig], int]
     make: Callable[[DecoderConfig, Mesh], Read]
     unpack: Callable[[Ints, DecoderConfig], Reading]
+    sums: bool = False
 
 
-def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh) -> ReadAll:
+def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh, max_rows: int) -> ReadAll:
     """A reader's program: (params, hidden[T,E], rows int32[T], values int32[T], count int32[]) -> int32[T,width].
 
-    Row t is what is read of hidden state rows[t] with values[t], for t < count. The work follows count.
+    Row t is what is read of hidden state rows[t] with values[t], for t < count. The work follows count. What is summed is
+    int32[max_rows,width]: row values[t] is the sum over these t.
     """
     read, width = reader.make(config, mesh), reader.width(config)
+    if reader.sums:
+        return _summing(read, width, config, max_rows)
 
     def read_all(params: Params, hidden: jax.Array, rows: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
         decoder = bind(config, params)
@@ -68,16 +73,36 @@ def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh) -> ReadAll:
     return read_all
 
 
-def arguments_of(plan: Plan, reader: str, size: int) -> tuple[Ints, Ints, Ints] | None:
+def _summing(read: Read, width: int, config: DecoderConfig, max_rows: int) -> ReadAll:
+    def sum_all(params: Params, hidden: jax.Array, rows: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
+        decoder = bind(config, params)
+        size = hidden.shape[0]
+        chunk = min(CHUNK, size)
+
+        def body(index: jax.Array, sums: jax.Array) -> jax.Array:
+            places = index * chunk + jnp.arange(chunk)
+            taken = jnp.minimum(places, size - 1)  # those behind count go where nobody looks
+            words = read(decoder, hidden[rows[taken]], values[taken])
+            return sums.at[jnp.where(places < count, values[taken], max_rows)].add(
+                jax.lax.bitcast_convert_type(words, jnp.float32)
+            )
+
+        sums = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, jnp.zeros((max_rows + 1, width), jnp.float32))
+        return jax.lax.bitcast_convert_type(sums[:max_rows], jnp.int32)
+
+    return sum_all
+
+
+def arguments_of(plan: Plan, reader: Reader, size: int) -> tuple[Ints, Ints, Ints] | None:
     """`rows`, `values` and `count` for what a plan has to read; None if it is nothing."""
     rows, values = np.zeros((2, size), np.int32)
-    count = 0
+    count = number = 0
     for readout in plan.readouts:
-        if readout.reader == reader:
+        if readout.reader == reader.name:
             first, end = int(plan.query_start[readout.row]) + readout.offset, count + len(readout.values)
             rows[count:end] = np.arange(first, first + len(readout.values))
-            values[count:end] = readout.values
-            count = end
+            values[count:end] = number if reader.sums else readout.values
+            count, number = end, number + 1
     return (rows, values, np.array(count, np.int32)) if count else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -80,12 +80,13 @@ class LocalHandle:
     def _readings(self) -> tuple[Reading, ...]:
         if not self._read:
             return ()
-        unpack = {reader.name: reader.unpack for reader in self._layout.readers}
+        readers = {reader.name: reader for reader in self._layout.readers}
         words = {name: np.asarray(array) for name, array in self._read.items()}
         starts = dict.fromkeys(words, 0)
         readings = []
         for readout in self._plan.readouts:
             name, start = readout.reader, starts[readout.reader]
-            starts[name] = end = start + len(readout.values)
-            readings.append(unpack[name](words[name][start:end], self._layout.config))
+            starts[name] = end = start + (1 if readers[name].sums else len(readout.values))
+            reading = readers[name].unpack(words[name][start:end], self._layout.config)
+            readings.append(replace(reading, num_tokens=len(readout.values)))
         return tuple(readings)

@@ -273,3 +273,7 @@ def _in_range(name: str, value: float, low: float, high: float | None) -> None:
     if value < low or (high is not None and value > high):
         limit = f"at least {low}" if high is None else f"between {low} and {high}"
         raise InvalidRequestError(f"{name} must be {limit}, got {value}", param=name)
+
+
+NOTHING_CHOSEN = SamplingParams(max_tokens=0, prompt_logprobs=0, temperature=0.0, ignore_eos=True)
+"""Of requests that choose no token."""

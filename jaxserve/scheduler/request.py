@@ -337,18 +337,19 @@ class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackedVectors(msgspec.Struct, frozen=True, array_like=True):
-    """float32[N,width] as bytes, of this machine's byte order."""
+    """float32[N,width] as bytes, of this machine's byte order.
+
+    Attributes:
+        num_tokens: that they were read of: N, but where they are sums.
+    """
 
     width: int
     data: bytes
+    num_tokens: int
 
     @classmethod
-    def of(cls, vectors: Floats) -> PackedVectors:
-        return cls(vectors.shape[1], np.ascontiguousarray(vectors, np.float32).tobytes())
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.data) // (4 * self.width)
+    def of(cls, vectors: Floats, num_tokens: int) -> PackedVectors:
+        return cls(vectors.shape[1], np.ascontiguousarray(vectors, np.float32).tobytes(), num_tokens)
 
     @property
     def rows(self) -> Floats:

@@ -432,7 +432,7 @@ class Scheduler:
         So does the first that is not finite: how a prompt is cut into chunks must not decide what becomes of it.
         """
         logprobs = None if reading.logprobs is None else PackedLogprobs.of(reading.logprobs)
-        vectors = None if reading.vectors is None else PackedVectors.of(reading.vectors)
+        vectors = None if reading.vectors is None else PackedVectors.of(reading.vectors, reading.num_tokens)
         name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
         if not sequence.task.generates and not reading.is_finite:
             yield self._fail(sequence, InternalError(NOT_FINITE))

@@ -157,11 +157,13 @@ class Reading:
 
     Attributes:
         logprobs: of the tokens that follow.
-        vectors: float32[N,...].
+        vectors: float32[N,...]; one where the reader sums.
+        num_tokens: that were read, N or more.
     """
 
     logprobs: LogprobRows | None = None
     vectors: Floats | None = None
+    num_tokens: int = 0
 
     @property
     def is_finite(self) -> bool:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from jaxserve.sampling.params import SamplingParams
 
 PROMPT_LOGPROBS = "prompt_logprobs"
+POOLED, TOKEN_VECTORS, HEAD = "pooled", "token_vectors", "head"  # readers of an engine that pools (`executor.pooling`)
 NOTHING: tuple[int, tuple[int, ...]] = (0, ())
 
 
@@ -48,4 +49,36 @@ GENERATE = Task(
 )
 SCORE = Task("score", generates=False, reader=PROMPT_LOGPROBS, reads=_successors)
 
-TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in (GENERATE, SCORE)})
+
+def _last(prompt: Sequence[int], params: SamplingParams) -> tuple[int, Sequence[int]]:
+    """The tokens before it may come from the prefix cache."""
+    return len(prompt) - 1, prompt
+
+
+def _first(prompt: Sequence[int], params: SamplingParams) -> tuple[int, Sequence[int]]:
+    """No token sees those behind it: they need not be computed."""
+    return 0, prompt[:1]
+
+
+def _every(prompt: Sequence[int], params: SamplingParams) -> tuple[int, Sequence[int]]:
+    """All are computed: pages keep no hidden states."""
+    return 0, prompt
+
+
+def pooling_task_name(pooling: str, reader: str) -> str:
+    """The name of the task that reads tokens so: "last", "first", "mean" or "all"."""
+    return f"{reader}_{pooling}"
+
+
+POOLING = tuple(
+    Task(pooling_task_name(pooling, reader), generates=False, reader=reader, reads=reads)
+    for pooling, reads, readers in (
+        ("last", _last, (POOLED, HEAD)),
+        ("first", _first, (POOLED, HEAD)),
+        ("mean", _every, (POOLED, HEAD)),
+        ("all", _every, (TOKEN_VECTORS,)),
+    )
+    for reader in readers
+)
+
+TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in (GENERATE, SCORE, *POOLING)})

@@ -46,6 +46,10 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Token ids of two texts that are judged together, with what the tokenizer adds to such. Raises as `encode`."""
+        ...
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of a whole sequence; bytes that are not UTF-8 become U+FFFD, unknown ids become nothing."""
         ...

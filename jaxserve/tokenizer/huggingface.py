@@ -90,6 +90,12 @@ class HuggingFaceTokenizer:
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encoding.ids
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        check_unicode(first)
+        check_unicode(second)
+        (encoding,) = self._tokenizer.encode_batch_fast([(first, second)])
+        return encoding.ids
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return detokenizer.decode(self, token_ids, skip_special_tokens=skip_special_tokens)
 

@@ -96,6 +96,10 @@ class SentencePieceTokenizer:
                 ids += processor.encode(segment, out_type=int)
         return [*ids, self._eos] if add_special_tokens and self._adds_eos and self._eos is not None else ids
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """One after the other, each with BOS and EOS as configured."""
+        return [*self.encode(first), *self.encode(second)]
+
     def encode_inside(self, text: str) -> list[int]:
         """Token ids of a text that another goes before; added tokens are not recognised in it."""
         return self._unmarked.encode(text, out_type=int)  # type: ignore[no-any-return]

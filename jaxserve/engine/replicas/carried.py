@@ -39,7 +39,7 @@ class CarriedSequence:
         if update.prompt_logprobs is not None:
             self.num_readings += update.prompt_logprobs.num_rows
         if update.vectors is not None:
-            self.num_readings += update.vectors.num_rows
+            self.num_readings += update.vectors.num_tokens
         self.ended = update.finish_reason is not None or update.error is not None
 
 

@@ -125,7 +125,7 @@ async def test_readings_that_were_delivered_are_counted() -> None:
     async with bench("a", "b") as fleet:
         fleet.fleet.add([request("r"), request("v", parent="r")])
         rows = np.zeros(3, np.float32), np.zeros(3, np.int32), np.zeros((3, 2), np.int32), np.zeros((3, 2), np.float32)
-        scores, vectors = PackedLogprobs.of(LogprobRows(*rows)), PackedVectors.of(np.zeros((2, 5), np.float32))
+        scores, vectors = PackedLogprobs.of(LogprobRows(*rows)), PackedVectors.of(np.zeros((2, 5), np.float32), 2)
         lost = fleet.place("r")
         lost.sink.deliver(
             [Update("r", prompt_logprobs=scores), Update("v", vectors=vectors), Update("r", prompt_logprobs=scores)]

@@ -1,0 +1,29 @@
+"""What is read of prompts that are pooled: hidden states, or what a head makes of them, summed over a row's tokens of a step."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxserve.executor.readers import Read, Reader
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.decoder import Decoder
+from jaxserve.step.plan import Ints, Reading
+from jaxserve.step.tasks import POOLED, TOKEN_VECTORS
+
+
+def _hidden(config: DecoderConfig, mesh: Mesh) -> Read:
+    def read(decoder: Decoder, hidden: jax.Array, values: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(hidden.astype(jnp.float32), jnp.int32)
+
+    return read
+
+
+def _vectors(words: Ints, config: DecoderConfig) -> Reading:
+    return Reading(vectors=words.view(np.float32))
+
+
+POOLED_READER = Reader(POOLED, lambda config: config.hidden_size, _hidden, _vectors, sums=True)
+TOKEN_VECTORS_READER = Reader(TOKEN_VECTORS, lambda config: config.hidden_size, _hidden, _vectors)
