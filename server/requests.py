@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from jaxserve.engine.client import EngineClient
+from jaxserve.engine.client import EngineClient, RequestParams
 from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions, ServiceClass
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestJob:
-    """One client request: prompts that share sampling parameters.
+    """One client request: prompts that share parameters.
 
     Attributes:
         request_id: the engine's name for the request; with several prompts, the prefix of their names.
@@ -31,7 +31,7 @@ class RequestJob:
 
     request_id: str
     prompts: tuple[Prompt, ...]
-    params: SamplingParams
+    params: RequestParams
     options: RequestOptions
     names: Mapping[str, str]
     delivers_output: bool = True

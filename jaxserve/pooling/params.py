@@ -63,6 +63,11 @@ class PoolingParams:
         """Sequences of a prompt, as SamplingParams has them."""
         return 1
 
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of an output, as SamplingParams has them."""
+        return 0
+
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:

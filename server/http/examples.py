@@ -239,3 +239,36 @@ id: 14
 data: [DONE]
 
 """
+
+_PROMPT_USAGE = {"prompt_tokens": 8, "total_tokens": 8}
+_LIST = {"object": "list", "created": 1767225600, "model": "pico"}
+EMBEDDINGS: dict[str, Any] = {
+    "id": "embd-7d4e",
+    **_LIST,
+    "data": [{"index": 0, "object": "embedding", "embedding": [0.25, -0.5]}],
+    "usage": _PROMPT_USAGE,
+}
+POOLING: dict[str, Any] = {
+    "id": "pool-7d4e",
+    **_LIST,
+    "data": [{"index": 0, "object": "pooling", "data": [[0.25, -0.5], [0.5, 0.75]]}],
+    "usage": _PROMPT_USAGE,
+}
+CLASSES: dict[str, Any] = {
+    "id": "classify-7d4e",
+    **_LIST,
+    "data": [{"index": 0, "label": "good", "probs": [0.75, 0.25], "num_classes": 2}],
+    "usage": _PROMPT_USAGE,
+}
+SCORES: dict[str, Any] = {
+    "id": "score-7d4e",
+    **_LIST,
+    "data": [{"index": 0, "object": "score", "score": 0.75}],
+    "usage": _PROMPT_USAGE,
+}
+RERANKED: dict[str, Any] = {
+    "id": "rerank-7d4e",
+    "model": "pico",
+    "results": [{"index": 1, "relevance_score": 0.75, "document": {"text": "42"}}],
+    "usage": _PROMPT_USAGE,
+}

@@ -22,16 +22,16 @@ def named_id(prefix: str, given: str | None) -> str:
     return prefix + (uuid.uuid4().hex if given is None else given)
 
 
-def prompts_in(given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]) -> list[TextOrIds]:
+def prompts_in(given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]], param: str = "prompt") -> list[TextOrIds]:
     """The prompts, of which the field may hold one or several. Raises InvalidRequestError for an empty one, or too many."""
-    check_not_empty(given, "prompt")
+    check_not_empty(given, param)
     if isinstance(given, str) or isinstance(given[0], int):
         return [cast(TextOrIds, given)]
     if len(given) > MAX_PROMPTS:
-        raise InvalidRequestError(f"prompt must hold at most {MAX_PROMPTS} prompts, got {len(given)}", param="prompt")
+        raise InvalidRequestError(f"{param} must hold at most {MAX_PROMPTS} prompts, got {len(given)}", param=param)
     several = cast(list[TextOrIds], given)
     for index, prompt in enumerate(several):
-        check_not_empty(prompt, f"prompt[{index}]")
+        check_not_empty(prompt, f"{param}[{index}]")
     return several
 
 

@@ -1,0 +1,1 @@
+"""Vectors, scores and classes over HTTP."""

@@ -1,0 +1,115 @@
+"""POST /v1/embeddings, /pooling and /classify."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.pooling.params import PoolingParams
+from jaxserve.types import RequestOptions
+from server.context import RequestContext
+from server.http import examples
+from server.http.disconnect import until_gone
+from server.http.headers import client_of, context_of, options_of
+from server.http.openapi import GENERATING, answer, failures
+from server.http.pooling.protocol import ClassifyRequest, EmbeddingRequest, EncodingFormat, PoolingRequest
+from server.http.pooling.replies import ClassData, ClassifyReply, EmbeddingReply, PoolingReply
+from server.http.pooling.work import Floats, Pooled, PoolingWork, json_answer
+from server.http.prompts import TextOrIds, prompts_in
+from server.http.strict_json import StrictJsonRoute
+from server.requests import admit
+
+router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
+
+
+@router.post("/v1/embeddings", responses={**answer(EmbeddingReply, examples.EMBEDDINGS), **failures(GENERATING)})
+async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
+    """The embedding of one text or of several."""
+    client, work = _work(body, request)
+    params = PoolingParams(dimensions=body.dimensions, use_activation=body.use_activation)
+    pooled = await until_gone(request.receive, work.pool("embd-", _prompts(client, body), params))
+    return await json_answer(client, lambda: _embedding_reply(client, pooled, body.encoding_format), _numbers(pooled))
+
+
+async def embedding_reply(
+    client: EngineClient, body: EmbeddingRequest, options: RequestOptions, context: RequestContext
+) -> EmbeddingReply:
+    """What the endpoint answers to a body. Raises JaxserveError; cancelling aborts."""
+    client = admit(client, body.model, context)
+    params = PoolingParams(dimensions=body.dimensions, use_activation=body.use_activation)
+    pooled = await PoolingWork(client, body, options, context).pool("embd-", _prompts(client, body), params)
+    return _embedding_reply(client, pooled, body.encoding_format)
+
+
+@router.post("/pooling", responses={**answer(PoolingReply, examples.POOLING), **failures(GENERATING)})
+async def pooling(body: PoolingRequest, request: Request) -> Response:
+    """What is pooled of one text or of several: an embedding, every token's, or outputs of the model's head."""
+    client, work = _work(body, request)
+    pooler = client.model.pooler
+    task = body.task or ("embed" if pooler is None or "embed" in pooler.tasks else "classify")
+    params = PoolingParams(task=task, pooling=body.pooling, dimensions=body.dimensions, use_activation=body.use_activation)
+    pooled = await until_gone(request.receive, work.pool("pool-", _prompts(client, body), params))
+
+    def reply() -> PoolingReply:
+        data = [_written(vector, body.encoding_format) for vector in pooled.vectors]
+        listed: Any = [{"index": index, "object": "pooling", "data": one} for index, one in enumerate(data)]
+        return {**pooled.head(client), "data": listed, "usage": pooled.usage}  # type: ignore[typeddict-item]
+
+    return await json_answer(client, reply, _numbers(pooled))
+
+
+@router.post("/classify", responses={**answer(ClassifyReply, examples.CLASSES), **failures(GENERATING)})
+async def classify(body: ClassifyRequest, request: Request) -> Response:
+    """The class of one text or of several, with the probability of each."""
+    client, work = _work(body, request)
+    params = PoolingParams(task="classify", use_activation=body.use_activation)
+    pooled = await until_gone(request.receive, work.pool("classify-", prompts_in(body.input, "input"), params))
+    labels = () if client.model.pooler is None else client.model.pooler.labels
+
+    def reply() -> ClassifyReply:
+        data = [_class(index, vector, labels) for index, vector in enumerate(pooled.vectors)]
+        return {**pooled.head(client), "data": data, "usage": pooled.usage}  # type: ignore[typeddict-item]
+
+    return await json_answer(client, reply, _numbers(pooled))
+
+
+def _work(body: EmbeddingRequest | ClassifyRequest, request: Request) -> tuple[EngineClient, PoolingWork]:
+    context = context_of(request)
+    client = admit(client_of(request), body.model, context)
+    return client, PoolingWork(client, body, options_of(body, request.headers), context)
+
+
+def _prompts(client: EngineClient, body: EmbeddingRequest) -> list[TextOrIds]:
+    """Texts behind the model's prompt of their kind, if it has one."""
+    prompts, pooler = prompts_in(body.input, "input"), client.model.pooler
+    if pooler is None:
+        return prompts
+    return [pooler.prompted(one, body.prompt_name) if isinstance(one, str) else one for one in prompts]
+
+
+def _embedding_reply(client: EngineClient, pooled: Pooled, encoding: EncodingFormat | None) -> EmbeddingReply:
+    data = [_written(vector, encoding) for vector in pooled.vectors]
+    listed: Any = [{"index": index, "object": "embedding", "embedding": one} for index, one in enumerate(data)]
+    return {**pooled.head(client), "data": listed, "usage": pooled.usage}  # type: ignore[typeddict-item]
+
+
+def _class(index: int, probabilities: Floats, labels: tuple[str, ...]) -> ClassData:
+    likeliest = int(probabilities.argmax())
+    return {
+        "index": index,
+        "label": labels[likeliest],
+        "probs": probabilities.tolist(),
+        "num_classes": len(probabilities),
+    }
+
+
+def _written(vector: Floats, encoding: EncodingFormat | None) -> Any:
+    return base64.b64encode(np.ascontiguousarray(vector, "<f4")).decode() if encoding == "base64" else vector.tolist()
+
+
+def _numbers(pooled: Pooled) -> int:
+    return sum(vector.size for vector in pooled.vectors)

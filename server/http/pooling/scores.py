@@ -1,0 +1,97 @@
+"""POST /score and /rerank, under /v1 as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InvalidRequestError
+from jaxserve.pooling.params import PoolingParams
+from server.http import examples
+from server.http.disconnect import until_gone
+from server.http.headers import client_of, context_of, options_of
+from server.http.openapi import GENERATING, answer, failures
+from server.http.pooling.protocol import RerankRequest, ScoreRequest
+from server.http.pooling.replies import RerankReply, RerankResult, ScoreReply
+from server.http.pooling.work import Pooled, PoolingWork, json_answer
+from server.http.prompts import MAX_PROMPTS
+from server.http.strict_json import StrictJsonRoute
+from server.requests import admit, check_not_empty
+
+router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
+
+
+@router.post("/v1/score", responses={**answer(ScoreReply, examples.SCORES), **failures(GENERATING)})
+@router.post("/score", responses={**answer(ScoreReply, examples.SCORES), **failures(GENERATING)})
+async def score(body: ScoreRequest, request: Request) -> Response:
+    """How relevant each document is to the query, or to that at its place."""
+    client, work = _work(body, request)
+    queries, documents = _listed(body.queries, "queries"), _listed(body.documents, "documents")
+    if len(queries) not in (1, len(documents)):
+        raise InvalidRequestError(
+            f"queries must be one, or as many as documents: they are {len(queries)} and {len(documents)}", param="queries"
+        )
+    pairs = list(zip(queries * (len(documents) if len(queries) == 1 else 1), documents, strict=True))
+    scores, pooled = await until_gone(request.receive, _scores(work, "score-", pairs))
+
+    def reply() -> ScoreReply:
+        data = [{"index": index, "object": "score", "score": one} for index, one in enumerate(scores)]
+        return {**pooled.head(client), "data": data, "usage": pooled.usage}  # type: ignore[typeddict-item]
+
+    return await json_answer(client, reply, len(scores))
+
+
+@router.post("/v2/rerank", responses={**answer(RerankReply, examples.RERANKED), **failures(GENERATING)})
+@router.post("/v1/rerank", responses={**answer(RerankReply, examples.RERANKED), **failures(GENERATING)})
+@router.post("/rerank", responses={**answer(RerankReply, examples.RERANKED), **failures(GENERATING)})
+async def rerank(body: RerankRequest, request: Request) -> Response:
+    """Documents by their relevance to the query, the most relevant first."""
+    client, work = _work(body, request)
+    documents = _listed([one if isinstance(one, str) else one.text for one in body.documents], "documents")
+    check_not_empty(body.query, "query")
+    scores, pooled = await until_gone(request.receive, _scores(work, "rerank-", [(body.query, one) for one in documents]))
+
+    def reply() -> RerankReply:
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])
+        results: list[RerankResult] = []
+        for index in order if not body.top_n else order[: body.top_n]:
+            result: RerankResult = {"index": index, "relevance_score": scores[index]}
+            if body.return_documents is not False:
+                result["document"] = {"text": documents[index]}
+            results.append(result)
+        return {"id": pooled.request_id, "model": client.model.name, "results": results, "usage": pooled.usage}
+
+    return await json_answer(client, reply, len(scores))
+
+
+def _work(body: ScoreRequest | RerankRequest, request: Request) -> tuple[EngineClient, PoolingWork]:
+    context = context_of(request)
+    client = admit(client_of(request), body.model, context)
+    return client, PoolingWork(client, body, options_of(body, request.headers), context, "documents")
+
+
+def _listed(given: str | Sequence[str], param: str) -> list[str]:
+    """Raises InvalidRequestError for none, too many, or an empty one."""
+    texts = [given] if isinstance(given, str) else list(given)
+    check_not_empty(texts, param)
+    if len(texts) > MAX_PROMPTS:
+        raise InvalidRequestError(f"{param} must be at most {MAX_PROMPTS} texts, got {len(texts)}", param=param)
+    for index, text in enumerate(texts):
+        check_not_empty(text, f"{param}[{index}]")
+    return texts
+
+
+async def _scores(work: PoolingWork, prefix: str, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], Pooled]:
+    """Of a reranker what its head says of both texts together; of others the cosine of their embeddings."""
+    pooler, activates = work.client.model.pooler, work.body.use_activation
+    if pooler is None or "score" in pooler.tasks or "embed" not in pooler.tasks:
+        prompts = [await work.pair(*pair) for pair in pairs]
+        pooled = await work.pool(prefix, prompts, PoolingParams(task="score", use_activation=activates))
+        return [float(one[0]) for one in pooled.vectors], pooled
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    pooled = await work.pool(prefix, texts, PoolingParams(use_activation=True))
+    embedded = dict(zip(texts, pooled.vectors, strict=True))
+    return [float(np.dot(embedded[first], embedded[second])) for first, second in pairs], pooled

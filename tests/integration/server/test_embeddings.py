@@ -1,0 +1,155 @@
+"""/v1/embeddings and its relatives of a real server that generates as well, with API keys and two front ends."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from tests.support.serve_process import Process, Served
+
+KEYS = {"acme": 'tenant = "acme"', "daily": 'tenant = "daily"\ndaily_tokens = 20'}
+CONTEXT, SIZE = 256, 256
+FLAGS = ("--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--max-model-len", str(CONTEXT), "--frontends", "2")
+TEXTS = ["17 + 25 =", "hello", "one two three"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("embeddings")
+    lines = [f'[[key]]\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n{more}\n' for key, more in KEYS.items()]
+    (path / "keys.toml").write_text("".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(served: Served, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    files = ("--keys", str(folder / "keys.toml"), "--usage-log", str(folder / "usage.jsonl"))
+    yield from served(tmp_path_factory.mktemp("server"), "--model", "pico", "--convert", "embed", *files, *FLAGS)
+
+
+@pytest.fixture(scope="module")
+def http(server: Process) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.http, timeout=120, headers={"Authorization": "Bearer acme"}) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def sdk(server: Process) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.http}/v1", api_key="acme", max_retries=0) as one:
+        yield one
+
+
+def post(http: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
+    reply = http.post(path, json=body)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+def test_the_openai_sdk_gets_the_same_vectors_however_it_asks(sdk: openai.OpenAI, http: httpx.Client) -> None:
+    reply = sdk.embeddings.create(model="pico", input=TEXTS)  # base64 on the wire, as the SDK asks
+    vectors = np.array([one.embedding for one in reply.data])
+    assert vectors.shape == (3, SIZE)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert [one.index for one in reply.data] == [0, 1, 2]
+    assert (reply.object, reply.model) == ("list", "pico")
+    plain = sdk.embeddings.create(model="pico", input=TEXTS, encoding_format="float")
+    np.testing.assert_allclose([one.embedding for one in plain.data], vectors, atol=1e-6)
+    ids = [post(http, "/tokenize", prompt=text)["tokens"] for text in TEXTS]
+    assert reply.usage.prompt_tokens == reply.usage.total_tokens == sum(map(len, ids))
+    given: list[tuple[Any, int]] = [(TEXTS[1], 1), (ids[1], 1), (ids, 0)]
+    for sent, place in given:
+        same = sdk.embeddings.create(model="pico", input=sent)
+        np.testing.assert_allclose(same.data[0].embedding, vectors[place], atol=2e-2)  # in bfloat16, in steps of other sizes
+
+
+def test_vectors_and_texts_come_from_one_server(sdk: openai.OpenAI, http: httpx.Client) -> None:
+    said = sdk.completions.create(model="pico", prompt="17 + 25 =", temperature=0, max_tokens=4).choices[0].text
+    assert said
+    tokens = post(http, "/pooling", input=TEXTS[0], task="token_embed", use_activation=False)
+    every = np.array(tokens["data"][0]["data"])
+    assert every.shape == (tokens["usage"]["prompt_tokens"], SIZE)
+    coded = post(http, "/pooling", input=TEXTS[0], pooling="mean", use_activation=False, encoding_format="base64")
+    mean = np.frombuffer(base64.b64decode(coded["data"][0]["data"]), "<f4")
+    np.testing.assert_allclose(mean, every.mean(0), atol=2e-2)
+
+
+def test_documents_are_ranked_by_their_embeddings(http: httpx.Client) -> None:
+    documents = ["hello there", "17 + 25 =", "x"]
+    scores = [one["score"] for one in post(http, "/v1/score", text_1=TEXTS[0], text_2=documents)["data"]]
+    assert scores[1] == pytest.approx(1.0, abs=1e-3)
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        ranked = post(http, path, model="pico", query=TEXTS[0], documents=documents, top_n=2)
+        assert [one["index"] for one in ranked["results"]] == sorted(range(3), key=lambda index: -scores[index])[:2]
+        assert ranked["results"][0]["document"] == {"text": documents[1]}
+    objects = [{"text": text} for text in documents]
+    short = post(http, "/rerank", query=TEXTS[0], documents=objects, return_documents=False)
+    assert [set(one) for one in short["results"]] == [{"index", "relevance_score"}] * 3
+
+
+def test_a_long_text_is_cut_where_that_is_asked(http: httpx.Client) -> None:
+    text = "seven words are in this short text " * 200
+    assert post(http, "/v1/embeddings", input=text, truncate_prompt_tokens=-1)["usage"]["prompt_tokens"] == CONTEXT
+    assert post(http, "/v1/embeddings", input=text, truncate_prompt_tokens=7)["usage"]["prompt_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "words"),
+    [
+        ("/v1/embeddings", {}, "input", "required"),
+        ("/v1/embeddings", {"input": ""}, "input", "must not be empty"),
+        ("/v1/embeddings", {"input": []}, "input", "must not be empty"),
+        ("/v1/embeddings", {"input": ["a", ""]}, "input[1]", "must not be empty"),
+        ("/v1/embeddings", {"input": [[5, 99999]]}, "input", "has 99999: token ids are integers from 0"),
+        ("/v1/embeddings", {"input": ["a"] * 1025}, "input", "at most 1024"),
+        ("/v1/embeddings", {"input": "a b " * 400}, "input", f"maximum context length is {CONTEXT}"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 64}, "dimensions", "no matryoshka_dimensions"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 0}, "dimensions", "at least 1"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format", "float"),
+        ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 257}, "truncate_prompt_tokens", "between 1 and 256"),
+        ("/v1/embeddings", {"input": "a", "stream": True}, "stream", "must not be true"),
+        ("/v1/embeddings", {"input": "a", "prompt_name": "query"}, "prompt_name", "not declared"),
+        ("/classify", {"input": "a"}, "task", "served for embed, token_embed"),
+        ("/pooling", {"input": "a", "task": "score"}, "task", "served for embed, token_embed"),
+        ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "queries", "they are 2 and 1"),
+        ("/rerank", {"query": "a", "documents": []}, "documents", "must not be empty"),
+        ("/rerank", {"query": "a", "documents": ["b", ""]}, "documents[1]", "must not be empty"),
+    ],
+)
+def test_what_cannot_be_pooled_is_refused_by_name(
+    http: httpx.Client, path: str, body: dict[str, Any], param: str, words: str
+) -> None:
+    reply = http.post(path, json=body)
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert error["param"] == param, error
+    assert words in error["message"]
+
+
+def test_keys_limits_and_usage_hold(http: httpx.Client, folder: Path) -> None:
+    assert http.post("/v1/embeddings", json={"input": "a"}, headers={"Authorization": "Bearer nobody"}).status_code == 401
+    daily = {"Authorization": "Bearer daily"}
+    spent = [http.post("/v1/embeddings", json={"input": TEXTS[0] * 2}, headers=daily).status_code for _ in range(4)]
+    assert spent[0] == 200
+    assert 429 in spent
+    keyed = {"Idempotency-Key": "once"}
+    first, again = (http.post("/v1/embeddings", json={"input": "a"}, headers=keyed) for _ in range(2))
+    assert first.json() == again.json()
+    deadline = time.monotonic() + 30
+    lines: list[dict[str, Any]] = []
+    while not lines and time.monotonic() < deadline:
+        log = folder / "usage.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        lines = [line for line in lines if line["tenant"] == "daily"]
+    assert lines[0]["prompt_tokens"] > 0
+    assert lines[0]["completion_tokens"] == 0
