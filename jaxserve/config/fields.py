@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -72,10 +73,15 @@ class ModelConfig:
     runner: Literal["auto", "generate", "pooling"] = setting(
         "auto", "whether the model generates text or pools its hidden states; 'auto': as the checkpoint is made"
     )
-    convert: Literal["auto", "none", "embed"] = setting(
+    convert: Literal["auto", "none", "embed", "classify"] = setting(
         "auto",
-        "'embed' makes embeddings of any model's hidden states: beside its text, or alone with --runner pooling; 'auto' does for"
-        " a model that pools and has no head",
+        "what is made of hidden states: 'embed': embeddings, of any model, and beside its text if it generates; 'classify': what"
+        " its head says; 'auto': of a model that pools the latter if it has one, of others nothing",
+    )
+    hf_overrides: str | None = setting(
+        None,
+        "JSON object with fields that replace config.json's, such as"
+        """ '{"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["no", "yes"]}'""",
     )
     enable_return_routed_experts: bool = setting(
         False,
@@ -96,7 +102,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         take_several(self, "served_model_name")
+        if isinstance(self.hf_overrides, Mapping):
+            object.__setattr__(self, "hf_overrides", json.dumps(dict(self.hf_overrides)))
         check_types(self)
+        self.parse_hf_overrides()
         if not all(self.served_model_name) or len(set(self.served_model_name)) != len(self.served_model_name):
             raise ConfigError(
                 f"served_model_name must be names that differ, got {', '.join(map(repr, self.served_model_name))}",
@@ -116,6 +125,16 @@ class ModelConfig:
         for name, usual in (("verify_weights", False), ("require_quality", None), ("recheck_weights_minutes", 0.0)):
             if getattr(self, name) != usual and self.load_format == "dummy":
                 raise ConfigError(f"{name} needs a checkpoint, and load_format is 'dummy'", param=name)
+
+    def parse_hf_overrides(self) -> dict[str, Any]:
+        """The fields that replace config.json's."""
+        try:
+            given = json.loads(self.hf_overrides or "{}")
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"hf_overrides: not JSON: {error}", param="hf_overrides") from error
+        if not isinstance(given, dict):
+            raise ConfigError("hf_overrides must be a JSON object", param="hf_overrides")
+        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

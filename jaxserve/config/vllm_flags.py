@@ -116,7 +116,7 @@ VLLM_FLAGS = (
         "--code-revision",
         "--tokenizer-revision",
     ),
-    _refused("change config.json in the checkpoint's directory", "--hf-overrides", "--hf-config-path", "--rope-scaling", "--rope-theta"),
+    _refused("change config.json in the checkpoint's directory", "--hf-config-path", "--rope-scaling", "--rope-theta"),
     _refused("a server tokenizes", "--skip-tokenizer-init", "--tokens-only"),
     _refused("requests say how to sample, or generation_config.json does (--generation-config)", "--override-generation-config"),
     _refused("pages are hashed with keyed BLAKE2", "--prefix-caching-hash-algo"),

@@ -1,14 +1,24 @@
-"""What a model is served for: text, what is made of its hidden states, or both."""
+"""What a model is served for: text, what is made of its hidden states, or both. Its files say, and the configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from jaxserve.config.fields import ModelConfig
-from jaxserve.executor.pooling import POOLED_READER, TOKEN_VECTORS_READER
+from jaxserve.errors import CheckpointError, ConfigError
+from jaxserve.executor.pooling import HEAD_READER, POOLED_READER, TOKEN_VECTORS_READER, token_head_reader
 from jaxserve.executor.readers import LOGPROBS_READER, Reader
 from jaxserve.models.config import DecoderConfig
-from jaxserve.pooling.pooler import EMBEDS, Pooler
+from jaxserve.models.registry import CAUSAL_LM, architecture_of, labels_of
+from jaxserve.models.sentence_transformers import SentenceTransformer, read_sentence_transformer
+from jaxserve.pooling.pooler import CLASSIFIES, EMBEDS, SCORES, Pooler
+from jaxserve.tokenizer.base import Tokenizer
+
+_PROBLEM, _SEVERAL = "problem_type", "multi_label_classification"
+_HEAD_TOKENS = "classifier_from_token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +28,89 @@ class Served:
     Attributes:
         generates: text.
         pooler: what is made of hidden states; None for nothing.
+        readers: what reads them: no more programs than that needs.
     """
 
     generates: bool
-    pooler: Pooler | None
+    pooler: Pooler | None = None
+    readers: tuple[Reader, ...] = (LOGPROBS_READER,)
 
 
-def served_of(config: ModelConfig, decoder: DecoderConfig) -> Served:
-    """What the configuration asks for. Raises ConfigError for what the model cannot do."""
-    pools = config.runner == "pooling"
-    embeds = config.convert == "embed" or (pools and config.convert == "auto")
-    return Served(not pools, Pooler(tasks=EMBEDS, hidden_size=decoder.hidden_size) if embeds else None)
+def served_of(
+    config: ModelConfig, directory: Path, hf: Mapping[str, Any], decoder: DecoderConfig, tokenizer: Tokenizer | None
+) -> Served:
+    """What a model's files and the configuration ask for.
+
+    Raises ConfigError for what the model cannot do, CheckpointError or UnsupportedModelError for its files.
+    """
+    has_logits = architecture_of(hf).endswith(CAUSAL_LM)
+    sentences = read_sentence_transformer(directory)
+    pools = config.runner == "pooling" or (config.runner == "auto" and (sentences is not None or not has_logits))
+    if not pools and not has_logits:
+        raise ConfigError(f"runner generate: {architecture_of(hf)} has no head for logits: it pools", param="runner")
+    if config.convert == "none" or (not pools and config.convert == "auto"):
+        return Served(generates=not pools)
+    has_head = decoder.labels > 0 or bool(hf.get(_HEAD_TOKENS))
+    if config.convert == "classify" or (config.convert == "auto" and has_head):
+        if not has_head:
+            raise ConfigError(
+                f"convert classify: {architecture_of(hf)} has no head that classifies, and config.json no {_HEAD_TOKENS}",
+                param="convert",
+            )
+        return _classifier(not pools, hf, decoder, tokenizer)
+    return Served(not pools, _embedder(hf, decoder, sentences), (LOGPROBS_READER, POOLED_READER, TOKEN_VECTORS_READER))
 
 
-def readers_of(pooler: Pooler | None) -> tuple[Reader, ...]:
-    """The readers of an engine with this pooler: no more programs than it needs."""
-    if pooler is None:
-        return (LOGPROBS_READER,)
-    return LOGPROBS_READER, POOLED_READER, TOKEN_VECTORS_READER
+def _embedder(hf: Mapping[str, Any], decoder: DecoderConfig, sentences: SentenceTransformer | None) -> Pooler:
+    found = sentences or SentenceTransformer(pooling="last", normalizes=True)
+    return Pooler(
+        tasks=EMBEDS,
+        hidden_size=decoder.hidden_size,
+        pooling=found.pooling,
+        normalizes=found.normalizes,
+        matryoshka=_matryoshka(hf),
+        prompts=found.prompts,
+        default_prompt=found.default_prompt,
+    )
+
+
+def _matryoshka(hf: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Lengths that embeddings may be cut to, as vLLM reads them. Raises CheckpointError."""
+    lengths = hf.get("matryoshka_dimensions")
+    if lengths is None:
+        return () if hf.get("is_matryoshka") else None
+    if not isinstance(lengths, list) or not all(isinstance(one, int) and one > 0 for one in lengths):
+        raise CheckpointError("config.json: matryoshka_dimensions must be a list of positive integers", param="model")
+    return tuple(lengths)
+
+
+def _classifier(generates: bool, hf: Mapping[str, Any], decoder: DecoderConfig, tokenizer: Tokenizer | None) -> Served:
+    words = hf.get(_HEAD_TOKENS)
+    if words:
+        tokens = _head_tokens(words, tokenizer)
+        labels: tuple[str, ...] = (str(words[-1]),) if len(tokens) == 2 else tuple(map(str, words))
+        reader = token_head_reader(tokens)
+    else:
+        labels, reader = labels_of(hf), HEAD_READER
+    pooler = Pooler(
+        tasks=SCORES if len(labels) == 1 else CLASSIFIES,
+        hidden_size=decoder.hidden_size,
+        labels=labels,
+        sigmoid=len(labels) == 1 or hf.get(_PROBLEM) == _SEVERAL,
+    )
+    return Served(generates, pooler, (LOGPROBS_READER, reader))
+
+
+def _head_tokens(words: Any, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """The token that each word is. Raises CheckpointError."""
+    if not isinstance(words, list) or len(words) < 2 or not all(isinstance(word, str) for word in words):
+        raise CheckpointError(f"config.json: {_HEAD_TOKENS} must be a list of at least two tokens", param="model")
+    if tokenizer is None:
+        raise CheckpointError(f"config.json: {_HEAD_TOKENS} needs a tokenizer, and there is none", param="model")
+    tokens = []
+    for word in words:
+        ids = tokenizer.encode(word, add_special_tokens=False)
+        if len(ids) != 1:
+            raise CheckpointError(f"config.json: {_HEAD_TOKENS}: {word!r} is {len(ids)} tokens, not one", param="model")
+        tokens.append(ids[0])
+    return tuple(tokens)

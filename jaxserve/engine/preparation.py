@@ -18,7 +18,7 @@ from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import DeviceBytes, ModelFacts, ResolvedConfig, resolve
 from jaxserve.config.windows import group_layers
 from jaxserve.engine.draft import DraftTarget, PreparedDraft, prepare_draft, prepare_module
-from jaxserve.engine.poolers import Served, readers_of, served_of
+from jaxserve.engine.poolers import Served, served_of
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.autotune_results import make_results
@@ -91,8 +91,8 @@ def prepare(config: EngineConfig) -> Preparation:
     directory = model_directory(config.model.model)
     policies = load_policies(config.scheduler.policies, config.scheduler.tenant_keys)
     warm_prompts = read_warm_prompts(config.cache)
-    decoder = decoder_config(read_hf_config(directory))
-    served = served_of(config.model, decoder)
+    hf = read_hf_config(directory) | config.model.parse_hf_overrides()
+    decoder = decoder_config(hf)
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     check_tokenizer(directory, tokenizer_path)
@@ -101,6 +101,7 @@ def prepare(config: EngineConfig) -> Preparation:
     if config.model.verify_weights:
         check_prompt_files(directory, tokenizer_path)
     tokenizer = _tokenizer(config, directory, decoder)
+    served = served_of(config.model, directory, hf, decoder, tokenizer)
     chat_template = ChatTemplate.load(tokenizer_path, config.model.chat_template)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel, decoder)
@@ -123,7 +124,7 @@ def prepare(config: EngineConfig) -> Preparation:
     decoder, draft = decoder.serving(resolved.max_model_len), draft and draft.serving(resolved.max_model_len)
     options = ExecutorOptions.of(config, resolved, kernels, stored)
     make_results(options.autotune_results)
-    readers = readers_of(served.pooler)
+    readers = served.readers
     lowering = Lowering(decoder, mesh, options, readers=readers, draft=None if draft is None else draft.model)
     return Preparation(
         directory=directory,

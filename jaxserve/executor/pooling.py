@@ -11,7 +11,7 @@ from jaxserve.executor.readers import Read, Reader
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder
 from jaxserve.step.plan import Ints, Reading
-from jaxserve.step.tasks import POOLED, TOKEN_VECTORS
+from jaxserve.step.tasks import HEAD, POOLED, TOKEN_VECTORS
 
 
 def _hidden(config: DecoderConfig, mesh: Mesh) -> Read:
@@ -27,3 +27,29 @@ def _vectors(words: Ints, config: DecoderConfig) -> Reading:
 
 POOLED_READER = Reader(POOLED, lambda config: config.hidden_size, _hidden, _vectors, sums=True)
 TOKEN_VECTORS_READER = Reader(TOKEN_VECTORS, lambda config: config.hidden_size, _hidden, _vectors)
+
+
+def _scores(config: DecoderConfig, mesh: Mesh) -> Read:
+    def read(decoder: Decoder, hidden: jax.Array, values: jax.Array) -> jax.Array:
+        assert decoder.score is not None, "a model with a head"
+        return jax.lax.bitcast_convert_type(decoder.score(hidden), jnp.int32)
+
+    return read
+
+
+HEAD_READER = Reader(HEAD, lambda config: config.labels, _scores, _vectors, sums=True)
+
+
+def token_head_reader(tokens: tuple[int, ...]) -> Reader:
+    """A head made of a generator's own: the logits of some tokens; of two, by how much the second one's is larger."""
+    width = 1 if len(tokens) == 2 else len(tokens)
+
+    def make(config: DecoderConfig, mesh: Mesh) -> Read:
+        def read(decoder: Decoder, hidden: jax.Array, values: jax.Array) -> jax.Array:
+            logits = decoder.logits(hidden)[:, jnp.array(tokens)]
+            outputs = logits[:, 1:] - logits[:, :1] if width == 1 else logits
+            return jax.lax.bitcast_convert_type(outputs, jnp.int32)
+
+        return read
+
+    return Reader(HEAD, lambda config: width, make, _vectors, sums=True)

@@ -227,6 +227,7 @@ class DecoderConfig:
         draft_layers: how many layers checkpoints may have behind the last one, to guess further tokens (multi-token prediction,
             Gloeckle et al. 2024); they are no part of this decoder.
         fed: the decoder is a draft head of one layer; None for a model of its own.
+        labels: outputs of a head that classifies, which the checkpoint has in the place of one for logits; 0 for none.
     """
 
     architecture: str
@@ -257,6 +258,7 @@ class DecoderConfig:
     eos_token_ids: tuple[int, ...]
     draft_layers: int = 0
     fed: Fed | None = None
+    labels: int = 0
 
     @property
     def attention_inputs(self) -> int:
@@ -291,7 +293,7 @@ class DecoderConfig:
     @property
     def num_parameters(self) -> int:
         """Number of weights; a tied embedding table counts once."""
-        tables = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        tables = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2) + self.labels * self.hidden_size
         layers = sum(self._mlp_parameters(layer) for layer in range(self.num_layers))
         return tables + layers + self.num_layers * self._attention_parameters + self.norm_parameters
 

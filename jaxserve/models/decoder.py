@@ -18,6 +18,7 @@ from jaxserve.models.mlp import GatedMLP
 from jaxserve.models.norm import Norms
 from jaxserve.models.parameter import Projected
 from jaxserve.models.rope import rotation
+from jaxserve.models.score import Score
 from pallas_kernels.rotate_and_write import Rotation
 
 
@@ -96,6 +97,7 @@ class Decoder(nnx.Module):
         self.norms = Norms(config, dtype)
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
         self.entry = entry_of(config, dtype)
+        self.score = Score(config, dtype) if config.labels else None
 
     def hidden(
         self, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch = dispatch_all

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from jaxserve.errors import UnsupportedModelError
+from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.draft_heads import head_rules
 from jaxserve.models.families import (
@@ -32,6 +32,7 @@ from jaxserve.models.families import (
 )
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule
+from jaxserve.models.score import score_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +86,38 @@ MODEL_TYPES: Mapping[str, str] = MappingProxyType({family.model_type: name for n
 """The architecture that goes with each `model_type`."""
 
 
+CAUSAL_LM, CLASSIFIER, BASE_MODEL = "ForCausalLM", "ForSequenceClassification", "Model"
+"""How the names of architectures end: with a head for logits, with one that classifies, without any."""
+
+
+def architecture_of(hf: Mapping[str, Any]) -> str:
+    """What a parsed config.json names; empty if it is not one name."""
+    names = HfFields(hf).strings("architectures") or ()
+    return names[0] if len(names) == 1 else ""
+
+
+def with_logits(architecture: str) -> str:
+    """The architecture of the same family whose head makes logits."""
+    for end in (CLASSIFIER, BASE_MODEL):
+        if architecture.endswith(end):
+            return architecture.removesuffix(end) + CAUSAL_LM
+    return architecture
+
+
 def family(hf: Mapping[str, Any]) -> Family:
-    """The family of a parsed config.json.
+    """The family of a parsed config.json, whichever head its architecture has.
 
     Raises UnsupportedModelError: config.json names no architecture, several, or one that jaxserve does not have.
     """
-    names = HfFields(hf).strings("architectures") or ()
-    if len(names) != 1 or names[0] not in FAMILIES:
-        named = ", ".join(names) if names else "none"
+    name = with_logits(architecture_of(hf))
+    if name not in FAMILIES:
+        named = ", ".join(HfFields(hf).strings("architectures") or ()) or "none"
         raise UnsupportedModelError(
-            f"architecture {named} in config.json is not supported; supported are {', '.join(FAMILIES)}", param="model"
+            f"architecture {named} in config.json is not supported; supported are {', '.join(FAMILIES)}, and these without a "
+            f"head or with one that classifies ({BASE_MODEL}, {CLASSIFIER})",
+            param="model",
         )
-    return FAMILIES[names[0]]
+    return FAMILIES[name]
 
 
 def decoder_config(hf: Mapping[str, Any]) -> DecoderConfig:
@@ -106,11 +127,26 @@ def decoder_config(hf: Mapping[str, Any]) -> DecoderConfig:
         UnsupportedModelError: an architecture or a value that jaxserve does not implement, named.
         CheckpointError: a field that is missing or impossible, named.
     """
-    return family(hf).config_from_hf(hf)
+    config = family(hf).config_from_hf(hf)
+    name = architecture_of(hf)
+    if name.endswith(CAUSAL_LM) or hf.get("classifier_from_token"):  # which are tokens of the model that generates
+        return config
+    labels = len(labels_of(hf)) if name.endswith(CLASSIFIER) else 0
+    return replace(config, tie_embeddings=True, labels=labels)  # there is no matrix for logits, which nobody asks for
+
+
+def labels_of(hf: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a classifier's outputs, as transformers has them. Raises CheckpointError."""
+    named = hf.get("id2label")
+    if named is None:
+        return tuple(f"LABEL_{index}" for index in range(HfFields(hf).integer("num_labels", 2)))
+    if not isinstance(named, dict) or not named or set(named) != {str(index) for index in range(len(named))}:
+        raise CheckpointError("config.json: id2label must name the outputs 0, 1 and so on")
+    return tuple(str(named[str(index)]) for index in range(len(named)))
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     """Where each tensor of a checkpoint of this decoder goes."""
     if config.fed is None:
-        return FAMILIES[config.architecture].weight_rules(config)
+        return [*FAMILIES[with_logits(config.architecture)].weight_rules(config), *score_rules(config)]
     return head_rules(config) if config.fed.layer is None else MODULE_RULES[config.architecture](config)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from jaxserve.errors import CheckpointError
+from jaxserve.weights.base_model import PrefixedTensors, lacks_prefix
 from jaxserve.weights.checkpoint import Checkpoint
 from jaxserve.weights.orbax import OrbaxCheckpoint, find_orbax
 from jaxserve.weights.safetensors import INDEX, SINGLE, SafetensorsCheckpoint
@@ -40,8 +41,9 @@ def open_checkpoint(directory: Path, load_format: StoredFormat) -> Checkpoint:
     if load_format == "auto":
         load_format = stored_format(directory)
     if load_format == "safetensors":
-        return SafetensorsCheckpoint(directory)
-    found = find_orbax(directory)
-    if found is None:
+        found = SafetensorsCheckpoint(directory)
+        return PrefixedTensors(found) if lacks_prefix(found) else found
+    folder = find_orbax(directory)
+    if folder is None:
         raise CheckpointError(f"{directory} has no Orbax checkpoint", param="model")
-    return OrbaxCheckpoint(found)
+    return OrbaxCheckpoint(folder)

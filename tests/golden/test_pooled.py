@@ -1,0 +1,102 @@
+"""Embeddings and scores are those of sentence-transformers and transformers, beside each other in steps of several chunks."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from jaxserve import LLM, PoolingParams
+from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedModelError
+from tests.golden.reading import DATA
+
+POOLED = DATA.parent / "pooled"
+SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 512, "dtype": "float32", "page_size": 8}
+RERANKER = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["to", "te"]}
+
+
+def load(name, **settings):
+    return LLM(str(POOLED / name), **{**SIZES, **settings})
+
+
+def golden(name):
+    return json.loads((POOLED / name / "pooled.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["qwen3-last", "mistral-last", "llama-mean"])
+def test_embeddings(name):
+    llm, wanted = load(name), golden(name)
+    assert not llm.report.model.generates
+    for kind, embeddings in wanted["embeddings"].items():
+        outputs = llm.embed(wanted["texts"], prompt_name=None if kind == "plain" else kind, use_tqdm=False)
+        for output, embedding in zip(outputs, embeddings, strict=True):
+            got = np.array(output.outputs.embedding)
+            cosine = got @ embedding / (np.linalg.norm(got) * np.linalg.norm(embedding))
+            assert cosine > 0.99999
+            np.testing.assert_allclose(got, embedding, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "overrides"), [("qwen2-cross", None), ("qwen3-reranker", RERANKER)])
+def test_scores_of_pairs(name, overrides):
+    wanted = golden(name)
+    first, second = zip(*wanted["pairs"], strict=True)
+    llm = load(name, hf_overrides=overrides)
+    outputs = llm.score(list(first), list(second), use_tqdm=False)
+    np.testing.assert_allclose([one.outputs.score for one in outputs], wanted["scores"], atol=1e-4)
+
+
+def test_classes():
+    llm, wanted = load("llama-classes"), golden("llama-classes")
+    probs = [one.outputs.probs for one in llm.classify(wanted["texts"], use_tqdm=False)]
+    np.testing.assert_allclose(probs, wanted["probs"], atol=1e-4)
+    rewards = llm.encode(wanted["texts"], PoolingParams(task="reward"), use_tqdm=False)
+    np.testing.assert_allclose([one.outputs.data for one in rewards], wanted["logits"], atol=2e-4)
+    with pytest.raises(InvalidRequestError, match="served for classify, reward"):
+        llm.embed("a")
+    with pytest.raises(InvalidRequestError, match="not to generate text"):
+        llm.generate("a")
+
+
+def test_embeddings_are_cut_where_the_model_declares_it():
+    llm = load("qwen3-last", hf_overrides={"matryoshka_dimensions": [8, 16]})
+    whole = np.array(llm.embed("tea", use_tqdm=False)[0].outputs.embedding)
+    cut = llm.embed("tea", pooling_params=PoolingParams(dimensions=8), use_tqdm=False)[0].outputs.embedding
+    np.testing.assert_allclose(cut, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
+    for dimensions, words in ((9, "one of 8, 16, got 9"), (64, "at most 32, got 64")):
+        with pytest.raises(InvalidRequestError, match=words) as caught:
+            llm.embed("tea", pooling_params=PoolingParams(dimensions=dimensions))
+        assert caught.value.param == "dimensions"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "error", "words"),
+    [
+        ("qwen3-last", {"runner": "generate"}, ConfigError, "Qwen3Model has no head for logits"),
+        ("qwen3-last", {"convert": "classify"}, ConfigError, "no head that classifies"),
+        ("qwen3-last", {"hf_overrides": "{"}, ConfigError, "hf_overrides: not JSON"),
+        ("qwen3-last", {"hf_overrides": {"matryoshka_dimensions": [0]}}, CheckpointError, "positive integers"),
+        ("llama-classes", {"hf_overrides": {"id2label": {"1": "a"}}}, CheckpointError, "id2label must name"),
+        ("qwen3-reranker", {"hf_overrides": {**RERANKER, "classifier_from_token": ["to", "xyz"]}}, CheckpointError, "3 tokens"),
+    ],
+)
+def test_what_a_checkpoint_cannot_do_is_said_at_the_start(name, settings, error, words):
+    with pytest.raises(error, match=words):
+        load(name, **settings)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "error", "words"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode": "max"}, UnsupportedModelError, "pooling max is not supported"),
+        ("1_Pooling/config.json", {}, UnsupportedModelError, "pooling none is not supported"),
+        ("modules.json", [{"type": "a.Dense", "path": ""}], UnsupportedModelError, "a module Dense is not supported"),
+        ("modules.json", {"type": 1}, CheckpointError, "no list of modules"),
+        ("config_sentence_transformers.json", {"prompts": {"a": 1}}, CheckpointError, "an object of texts"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "a"}, CheckpointError, "not among the prompts"),
+    ],
+)
+def test_modules_that_are_not_here_are_refused_by_name(tmp_path, file, content, error, words):
+    directory = shutil.copytree(POOLED / "qwen3-last", tmp_path / "model")
+    (directory / file).write_text(json.dumps(content))
+    with pytest.raises(error, match=words):
+        LLM(str(directory), **SIZES)
