@@ -40,8 +40,8 @@ def prompt_key(body: Mapping[str, Any]) -> bytes:
 
 def sequences(body: Mapping[str, Any]) -> int:
     """Sequences that a body asks for, as far as that can be told from one that may be unfit: prompts, n of each."""
-    prompt, n = body.get("prompt"), body.get("n")
-    many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    prompt, n = body.get("prompt", body.get("input")), body.get("n")
+    many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)  # others are tokens, or messages
     prompts = len(prompt) if isinstance(prompt, list) and many else 1
     return prompts * (n if isinstance(n, int) and n > 0 else 1)
 

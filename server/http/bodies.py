@@ -26,6 +26,9 @@ from server.http.fields import RequestFields
 from server.http.generate.api import generate_reply
 from server.http.generate.protocol import GenerateRequest
 from server.http.generate.replies import GenerateReply
+from server.http.pooling.embeddings import embedding_reply
+from server.http.pooling.protocol import EmbeddingRequest
+from server.http.pooling.replies import EmbeddingReply
 from server.http.protocol import ChatRequest, CompletionRequest
 from server.http.replies import ChatReply, CompletionReply
 from server.http.responses.api import response_reply
@@ -35,7 +38,7 @@ from server.requests import new_id, request_options
 from server.unsupported.notes import NOTES, Lenience, Notes
 
 Body = TypeVar("Body", bound=RequestFields)
-Reply = ChatReply | CompletionReply | ResponseReply | GenerateReply
+Reply = ChatReply | CompletionReply | ResponseReply | GenerateReply | EmbeddingReply
 logger = logging.getLogger(__name__)
 
 
@@ -65,12 +68,11 @@ _ENDPOINTS: Mapping[str, _Endpoint[Any]] = MappingProxyType(
         "/v1/completions": _Endpoint(CompletionRequest, completion_reply),
         "/v1/responses": _Endpoint(ResponsesRequest, response_reply),
         "/inference/v1/generate": _Endpoint(GenerateRequest, generate_reply),
+        "/v1/embeddings": _Endpoint(EmbeddingRequest, embedding_reply),
     }
 )
 # Endpoints that batches have elsewhere, and this server not at all or not yet.
-_NOT_SERVED = frozenset(
-    {"/v1/embeddings", "/v1/moderations", "/v1/images/generations", "/v1/images/edits", "/v1/videos", "/v1/messages"}
-)
+_NOT_SERVED = frozenset({"/v1/moderations", "/v1/images/generations", "/v1/images/edits", "/v1/videos", "/v1/messages"})
 
 URLS = tuple(_ENDPOINTS)
 

@@ -24,16 +24,8 @@ PIECE_BYTES = 256 * 1024  # of a long answer, on its way at a time
 
 # Prefixes of paths; what follows is nothing or begins with a slash.
 _NOT_YET = (
-    "/v1/embeddings",
     "/v1/uploads",
     "/v1/messages/batches",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/v1/score",
-    "/rerank",
-    "/score",
-    "/pooling",
-    "/classify",
     "/sleep",
     "/wake_up",
     "/pause",

@@ -275,7 +275,7 @@ async def test_what_a_worker_does_is_told(sdk: openai.AsyncOpenAI, state: Path, 
 @pytest.mark.parametrize(
     ("change", "status", "param", "words"),
     [
-        ({"endpoint": "/v1/embeddings"}, 400, "endpoint", "not supported by this server yet"),
+        ({"endpoint": "/v1/moderations"}, 400, "endpoint", "not supported by this server yet"),
         ({"endpoint": "/v1/models"}, 400, "endpoint", "must be one of /v1/chat/completions, /v1/completions"),
         ({"endpoint": None}, 400, "endpoint", "must be"),
         ({"completion_window": "1h"}, 400, "completion_window", "must be '24h'"),

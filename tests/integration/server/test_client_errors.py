@@ -132,8 +132,8 @@ def test_a_batch_of_responses(client: httpx.Client) -> None:
 
 
 def test_a_batch_of_what_is_not_served_is_told_what_is(client: httpx.Client) -> None:
-    for endpoint in ("/v1/embeddings", "/v1/messages", "/v1/moderations"):
+    for endpoint in ("/v1/images/edits", "/v1/messages", "/v1/moderations"):
         body = {"input_file_id": "file-x", "endpoint": endpoint, "completion_window": "24h"}
         error = client.post("/v1/batches", json=body).json()["error"]
-        working = "batches take /v1/chat/completions, /v1/completions, /v1/responses, /inference/v1/generate"
+        working = "batches take /v1/chat/completions, /v1/completions, /v1/responses, /inference/v1/generate, /v1/embeddings"
         assert error["message"] == f"endpoint {endpoint} is not supported by this server yet: {working}"

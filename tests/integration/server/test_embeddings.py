@@ -15,8 +15,10 @@ import numpy as np
 import openai
 import pytest
 
+from tests.golden.reading import DATA
 from tests.support.serve_process import Process, Served
 
+POOLED = DATA.parent / "pooled"
 KEYS = {"acme": 'tenant = "acme"', "daily": 'tenant = "daily"\ndaily_tokens = 20'}
 CONTEXT, SIZE = 256, 256
 FLAGS = ("--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--max-model-len", str(CONTEXT), "--frontends", "2")
@@ -33,7 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(served: Served, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    files = ("--keys", str(folder / "keys.toml"), "--usage-log", str(folder / "usage.jsonl"))
+    kept = ("--usage-log", str(folder / "usage.jsonl"), "--state-dir", str(folder / "state"))
+    files = ("--keys", str(folder / "keys.toml"), *kept)
     yield from served(tmp_path_factory.mktemp("server"), "--model", "pico", "--convert", "embed", *files, *FLAGS)
 
 
@@ -153,3 +156,47 @@ def test_keys_limits_and_usage_hold(http: httpx.Client, folder: Path) -> None:
         lines = [line for line in lines if line["tenant"] == "daily"]
     assert lines[0]["prompt_tokens"] > 0
     assert lines[0]["completion_tokens"] == 0
+
+
+@pytest.fixture(scope="module")
+def reranker(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    words = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["to", "te"]}
+    flags = ("--model", str(POOLED / "qwen3-reranker"), "--hf-overrides", json.dumps(words), "--dtype", "float32")
+    for one in served(tmp_path_factory.mktemp("reranker"), *flags, "--max-num-seqs", "4", "--max-num-batched-tokens", "32"):
+        with httpx.Client(base_url=one.http, timeout=120) as http:
+            yield http
+
+
+def test_a_reranker_scores_pairs_and_generates_nothing(reranker: httpx.Client) -> None:
+    golden = json.loads((POOLED / "qwen3-reranker" / "pooled.json").read_text())
+    queries, documents = (list(texts) for texts in zip(*golden["pairs"], strict=True))
+    scores = post(reranker, "/score", queries=queries, documents=documents)["data"]
+    np.testing.assert_allclose([one["score"] for one in scores], golden["scores"], atol=1e-4)
+    (best,) = post(reranker, "/rerank", query=queries[0], documents=[documents[0], "x"], top_n=1)["results"]
+    assert best["index"] in (0, 1)
+    (told,) = post(reranker, "/classify", input=queries[0] + documents[0])["data"]
+    assert (told["label"], told["num_classes"]) == ("te", 1)
+    assert told["probs"] == pytest.approx(golden["scores"][:1], abs=1e-4)
+    for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/embeddings", {"input": "a"})):
+        reply = reranker.post(path, json=body)
+        assert reply.status_code == 400
+        assert "this model is served" in reply.json()["error"]["message"]
+
+
+def test_embeddings_come_from_batches(http: httpx.Client) -> None:
+    lines = [
+        {"custom_id": str(index), "method": "POST", "url": "/v1/embeddings", "body": {"input": text}}
+        for index, text in enumerate(TEXTS)
+    ]
+    file = ("in.jsonl", "\n".join(map(json.dumps, lines)).encode())
+    sent = http.post("/v1/files", files={"file": file}, data={"purpose": "batch"}).json()
+    batch = http.post(
+        "/v1/batches", json={"input_file_id": sent["id"], "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    ).json()
+    deadline = time.monotonic() + 60
+    while batch["status"] not in ("completed", "failed") and time.monotonic() < deadline:
+        batch = http.get(f"/v1/batches/{batch['id']}").json()
+    assert batch["status"] == "completed", batch
+    rows = [json.loads(line) for line in http.get(f"/v1/files/{batch['output_file_id']}/content").text.splitlines()]
+    assert {row["custom_id"] for row in rows} == {"0", "1", "2"}
+    assert all(len(row["response"]["body"]["data"][0]["embedding"]) == SIZE for row in rows)

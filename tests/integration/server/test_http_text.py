@@ -245,7 +245,6 @@ async def test_no_chat_template(
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/v1/embeddings", "not supported by this server yet"),
         ("/v1/uploads/upload_1", "not supported by this server yet"),
         ("/v1/files/file-1/lines", "there is nothing at"),
         ("/v1/audio/speech", "generates text"),

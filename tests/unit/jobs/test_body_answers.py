@@ -58,7 +58,7 @@ def test_a_response_is_answered_and_counted() -> None:
         (TEXT, {**GOOD, "stream": True}, 400, "invalid_request", "stream"),
         (TEXT, {**GOOD, "model": "other"}, 404, "model_not_found", "other"),
         (TEXT, {}, 400, "invalid_request", "required"),
-        ("/v1/embeddings", {}, 400, "invalid_request", "not supported by this server yet: batches take /v1/chat/completions, "),
+        ("/v1/moderations", {}, 400, "invalid_request", "not supported by this server yet: batches take /v1/chat/completions, "),
         ("/v1/messages", {}, 400, "invalid_request", "/v1/responses"),
         ("/v1/nonsense", GOOD, 400, "invalid_request", "/v1/nonsense"),
         ("", GOOD, 400, "invalid_request", "url"),
