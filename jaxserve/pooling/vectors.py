@@ -77,5 +77,5 @@ def _sigmoid(outputs: Floats) -> Floats:
 
 def _softmax(outputs: Floats) -> Floats:
     shares = np.exp(outputs - outputs.max(-1, keepdims=True))
-    probabilities: Floats = shares / shares.sum(-1, keepdims=True)
+    probabilities: Floats = (shares / shares.sum(-1, keepdims=True)).astype(np.float32, copy=False)
     return probabilities

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import openai
 import pytest
 
 from tests.golden.reading import DATA
+from tests.support.batches import wait
+from tests.support.hash_server import until
 from tests.support.serve_process import Process, Served
 
 POOLED = DATA.parent / "pooled"
@@ -139,6 +141,12 @@ def test_what_cannot_be_pooled_is_refused_by_name(
     assert words in error["message"]
 
 
+def billed(folder: Path, tenant: str) -> list[dict[str, Any]]:
+    log = folder / "usage.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return [line for line in lines if line["tenant"] == tenant]
+
+
 def test_keys_limits_and_usage_hold(http: httpx.Client, folder: Path) -> None:
     assert http.post("/v1/embeddings", json={"input": "a"}, headers={"Authorization": "Bearer nobody"}).status_code == 401
     daily = {"Authorization": "Bearer daily"}
@@ -148,12 +156,8 @@ def test_keys_limits_and_usage_hold(http: httpx.Client, folder: Path) -> None:
     keyed = {"Idempotency-Key": "once"}
     first, again = (http.post("/v1/embeddings", json={"input": "a"}, headers=keyed) for _ in range(2))
     assert first.json() == again.json()
-    deadline = time.monotonic() + 30
-    lines: list[dict[str, Any]] = []
-    while not lines and time.monotonic() < deadline:
-        log = folder / "usage.jsonl"
-        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        lines = [line for line in lines if line["tenant"] == "daily"]
+    until(lambda: billed(folder, "daily"))
+    lines = billed(folder, "daily")
     assert lines[0]["prompt_tokens"] > 0
     assert lines[0]["completion_tokens"] == 0
 
@@ -183,20 +187,15 @@ def test_a_reranker_scores_pairs_and_generates_nothing(reranker: httpx.Client) -
         assert "this model is served" in reply.json()["error"]["message"]
 
 
-def test_embeddings_come_from_batches(http: httpx.Client) -> None:
+def test_embeddings_come_from_batches(sdk: openai.OpenAI) -> None:
     lines = [
         {"custom_id": str(index), "method": "POST", "url": "/v1/embeddings", "body": {"input": text}}
         for index, text in enumerate(TEXTS)
     ]
-    file = ("in.jsonl", "\n".join(map(json.dumps, lines)).encode())
-    sent = http.post("/v1/files", files={"file": file}, data={"purpose": "batch"}).json()
-    batch = http.post(
-        "/v1/batches", json={"input_file_id": sent["id"], "endpoint": "/v1/embeddings", "completion_window": "24h"}
-    ).json()
-    deadline = time.monotonic() + 60
-    while batch["status"] not in ("completed", "failed") and time.monotonic() < deadline:
-        batch = http.get(f"/v1/batches/{batch['id']}").json()
-    assert batch["status"] == "completed", batch
-    rows = [json.loads(line) for line in http.get(f"/v1/files/{batch['output_file_id']}/content").text.splitlines()]
+    file = io.BytesIO("\n".join(map(json.dumps, lines)).encode())
+    sent = sdk.files.create(file=("in.jsonl", file), purpose="batch")
+    batch = wait(sdk, sdk.batches.create(input_file_id=sent.id, endpoint="/v1/embeddings", completion_window="24h"))
+    assert batch.status == "completed", batch
+    rows = [json.loads(line) for line in sdk.files.content(batch.output_file_id or "").text.splitlines()]
     assert {row["custom_id"] for row in rows} == {"0", "1", "2"}
     assert all(len(row["response"]["body"]["data"][0]["embedding"]) == SIZE for row in rows)
