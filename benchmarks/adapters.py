@@ -56,7 +56,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as scratch:
         model = write_config(Path(scratch) / "llama150m")
-        adapters = [_adapter(Path(scratch) / f"adapter{number}", given.rank, number) for number in range(SLOTS + 2)]
+        adapters = [write_adapter(Path(scratch) / f"adapter{number}", given.rank, number) for number in range(SLOTS + 2)]
         report["adapter_megabytes"] = round((adapters[0] / "adapter_model.safetensors").stat().st_size / 1e6, 1)
         rows = max(given.streams)
         plain = _engine(model, rows)
@@ -74,7 +74,7 @@ def _engine(model: Path, rows: int, **more: Any) -> LLM:
     return LLM(str(model), load_format="dummy", max_num_seqs=rows, max_num_batched_tokens=512, max_model_len=512, **more)
 
 
-def _adapter(folder: Path, rank: int, seed: int) -> Path:
+def write_adapter(folder: Path, rank: int, seed: int) -> Path:
     """As PEFT saves one, of all projections, in bfloat16."""
     embed, ffn, dim = CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["head_dim"]
     query, key = CONFIG["num_attention_heads"] * dim, CONFIG["num_key_value_heads"] * dim
