@@ -38,12 +38,12 @@ from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.lora import lora_rules
 from jaxserve.models.registry import decoder_config
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.types import RequestOptions
+from jaxserve.types import RequestOptions, TokensPrompt
 
 PICO = Path(__file__).parents[1] / "jaxserve" / "assets" / "pico"
 RESULTS = Path(__file__).parent / "results" / "adapter_churn.json"
 ADAPTERS, NAMES, SLOTS, PLACES, AT_ONCE, TOKENS = 10, 12, 3, 5, 8, 4
-PROMPTS = tuple(tuple(range(first, first + length)) for first, length in ((500, 9), (90, 20), (300, 41)))
+PROMPTS = [TokensPrompt(prompt_token_ids=list(range(first, first + length))) for first, length in ((500, 9), (90, 20), (300, 41))]
 GREEDY = SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
 KINDS = {"request": 12, "abort": 1, "load": 4, "unload": 2}  # how often each comes, beside the others
 SETTINGS: dict[str, Any] = {
@@ -135,7 +135,7 @@ class _Churn:
 
     async def _request(self, name: str, prompt: int, *, cut: bool) -> None:
         before, tokens = len(self._past[name]) - 1, list[int]()
-        stream = self._engine.generate({"prompt_token_ids": PROMPTS[prompt]}, GREEDY, options=RequestOptions(adapter=name))
+        stream = self._engine.generate(PROMPTS[prompt], GREEDY, options=RequestOptions(adapter=name))
         try:
             async for event in stream:
                 tokens += event.token_ids if isinstance(event, Delta) else ()
@@ -167,9 +167,9 @@ async def _alone(engine: LocalEngine, folders: Sequence[Path]) -> list[list[list
     return found
 
 
-async def _tokens(engine: LocalEngine, name: str, prompt: tuple[int, ...]) -> list[int]:
+async def _tokens(engine: LocalEngine, name: str, prompt: TokensPrompt) -> list[int]:
     options = RequestOptions(adapter=name)
-    events = [event async for event in engine.generate({"prompt_token_ids": prompt}, GREEDY, options=options)]
+    events = [event async for event in engine.generate(prompt, GREEDY, options=options)]
     return [token for event in events if isinstance(event, Delta) for token in event.token_ids]
 
 

@@ -80,8 +80,8 @@ class PlanConfig:
         if self.max_loras is None:
             return LoraConfig(max_lora_rank=self.max_lora_rank).shape
         require_at_least("max_loras", self.max_loras, 1)
-        kept = {"max_loras": self.max_loras, "max_cpu_loras": self.max_loras}
-        return LoraConfig(enable_lora=True, max_lora_rank=self.max_lora_rank, **kept).shape
+        slots, rank = self.max_loras, self.max_lora_rank
+        return LoraConfig(enable_lora=True, max_loras=slots, max_cpu_loras=slots, max_lora_rank=rank).shape
 
     @property
     def decode_context(self) -> int:
