@@ -47,6 +47,11 @@ class CacheNamespace:
         return state.digest()
 
 
+def adapter_root(root: bytes, adapter: str) -> bytes:
+    """The root of what a sequence with an adapter computes, given the one that it has without; the same for none ("")."""
+    return hashlib.blake2b(adapter.encode(), key=root, digest_size=DIGEST_SIZE).digest() if adapter else root
+
+
 def page_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
     """The hash of a full page given that of the page before it (or the namespace's root)."""
     return hashlib.blake2b(array("i", tokens).tobytes(), key=parent, digest_size=DIGEST_SIZE).digest()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
 from jaxserve.adapters.store import AdapterStore
 from jaxserve.adapters.use import AdapterUse
+from jaxserve.cache.prefix_hash import adapter_root
 from jaxserve.scheduler.adapters import AdapterTable
 from jaxserve.scheduler.request import EngineRequest, Status
 from jaxserve.scheduler.request import Sequence as EngineSequence
@@ -43,7 +43,7 @@ class EngineAdapters:
         self.store.trim()
         first = requests[0]
         key = self._key(first)
-        root = hashlib.blake2b(first.cache_root + key.encode(), digest_size=len(first.cache_root)).digest()
+        root = adapter_root(first.cache_root, key)
         return [replace(one, adapter=key, cache_root=root) for one in requests]
 
     def use(self, sequences: Iterable[EngineSequence]) -> AdapterUse:

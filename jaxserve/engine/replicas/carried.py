@@ -7,7 +7,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from jaxserve.cache.prefix_hash import page_hash
+from jaxserve.cache.prefix_hash import adapter_root, page_hash
 from jaxserve.engine.link import EngineLink
 from jaxserve.errors import JaxserveError
 from jaxserve.routing.router import RoutingRequest
@@ -115,9 +115,13 @@ class CarriedRequest:
 
 
 def routing_request(requests: Sequence[EngineRequest], page_size: int, output_tokens: float) -> RoutingRequest:
-    """What a router is told of the sequences of a request, of which so many output tokens are expected."""
+    """What a router is told of the sequences of a request, of which so many output tokens are expected.
+
+    Pages are kept apart by the names of adapters, which alone are known here; engines keep theirs apart by the contents. So what
+    engines say that they hold is never an adapter's: its requests go by what was sent before, or to the home of their prefix.
+    """
     first = requests[0]
-    pages, parent = [], first.cache_root
+    pages, parent = [], adapter_root(first.cache_root, first.adapter)
     for end in range(page_size, len(first.prompt) + 1, page_size):
         parent = page_hash(parent, first.prompt[end - page_size : end])
         pages.append(parent)

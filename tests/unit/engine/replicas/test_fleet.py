@@ -17,6 +17,7 @@ from jaxserve.cache.prefix_hash import page_hash
 from jaxserve.engine.calls import EngineCall, FinishUpdate, Flush, PauseEngine, PutPiece, Trace, WeightSums, WorldSize
 from jaxserve.engine.control import WeightInfo
 from jaxserve.engine.link import HeldChange
+from jaxserve.engine.replicas.carried import routing_request
 from jaxserve.engine.replicas.fleet import FleetSettings
 from jaxserve.errors import ConflictError, EngineDeadError, InternalError, InvalidRequestError, JaxserveError, QueueFullError
 from jaxserve.metrics.timeline import TimelineWindow
@@ -487,3 +488,16 @@ async def test_every_error_of_a_link_moves_its_streams() -> None:
             fleet.fleet.add([request("r")])
             fleet.place("r").dies(error)
             assert fleet.place("r~1")
+
+
+async def test_prompts_are_routed_apart_by_adapter() -> None:
+    """A replica that has the base's prefix has none of an adapter's."""
+
+    def pages(adapter: str) -> tuple[bytes, ...]:
+        return routing_request([request("a", 3 * PAGE, adapter=adapter)], PAGE, 4.0).pages
+
+    assert len(pages("sql")) == 3
+    assert not set(pages("")) & set(pages("sql"))
+    assert not set(pages("legal")) & set(pages("sql"))
+    assert pages("sql") == pages("sql")
+    assert pages("")[0] == page_hash(b"root", range(1, PAGE + 1))
