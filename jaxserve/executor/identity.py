@@ -51,7 +51,7 @@ def identity(lowering: Lowering) -> Identity:
         "routed_experts": options.routed_experts,
         "adapters": None if options.adapters is None else list(options.adapters),
         "row_options": lowering.row_options.names,
-        "readers": tuple(reader.name for reader in lowering.readers),
+        "readers": tuple((reader.name + " " + reader.detail).strip() for reader in lowering.readers),
         "rules": tuple(rule.option.name for rule in lowering.rules),
         "draft": None if lowering.draft is None else lowering.draft.model,
     }

@@ -52,4 +52,4 @@ def token_head_reader(tokens: tuple[int, ...]) -> Reader:
 
         return read
 
-    return Reader(HEAD, lambda config: width, make, _vectors, sums=True)
+    return Reader(HEAD, lambda config: width, make, _vectors, sums=True, detail=f"of tokens {tokens}")

@@ -36,6 +36,7 @@ class Reader:
         width: words that a token gives, of a model.
         make: what reads, traced on these devices.
         unpack: the words int32[N,width] of N tokens as what a StepResult holds.
+        detail: what else its program depends on, in words.
         sums: whether what is read of a row's tokens is added up, as float32, on the devices: N is then 1.
     """
 
@@ -44,6 +45,7 @@ class Reader:
     make: Callable[[DecoderConfig, Mesh], Read]
     unpack: Callable[[Ints, DecoderConfig], Reading]
     sums: bool = False
+    detail: str = ""
 
 
 def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh, max_rows: int) -> ReadAll:

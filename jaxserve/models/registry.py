@@ -31,8 +31,7 @@ from jaxserve.models.families import (
     smollm3,
 )
 from jaxserve.models.fields import HfFields
-from jaxserve.models.rules import WeightRule
-from jaxserve.models.score import score_rules
+from jaxserve.models.rules import WeightRule, score_rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,3 +227,10 @@ def columns(path: Path, outputs: Sequence[Output], inputs: int, fused: str | Non
 def _column_biases(path: Path, outputs: Sequence[Output]) -> WeightRule:
     sources = tuple(Source(f"{output.name}.bias", (output.size,), output.heads) for output in outputs)
     return WeightRule(path, sources, Packing.COLUMNS)
+
+
+def score_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Where the tensor of a head that classifies goes; nothing without one."""
+    if not config.labels:
+        return []
+    return [WeightRule(("score", "kernel"), (Source("score.weight", (config.labels, config.hidden_size)),), Packing.TRANSPOSED)]

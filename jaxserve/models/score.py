@@ -8,7 +8,6 @@ from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import declare
-from jaxserve.models.rules import Packing, Source, WeightRule
 
 
 class Score(nnx.Module):
@@ -20,10 +19,3 @@ class Score(nnx.Module):
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """hidden[R, E] to float32[R, labels]."""
         return jnp.dot(hidden.astype(jnp.float32), self.kernel[...].astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
-
-
-def score_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where its tensor goes; nothing without a head."""
-    if not config.labels:
-        return []
-    return [WeightRule(("score", "kernel"), (Source("score.weight", (config.labels, config.hidden_size)),), Packing.TRANSPOSED)]

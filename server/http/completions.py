@@ -167,7 +167,7 @@ class _Texts:
         self._body = body
         self._as_ids = bool(body.return_tokens_as_token_ids)
         self._with_ids = bool(body.return_token_ids)
-        self._skips_special = job.params.skip_special_tokens
+        self._skips_special = body.skip_special_tokens is not False
         self._sequences = job.params.n
         self._prompts = prompts
         self._logprobs: dict[int, TextLogprobs] = {}

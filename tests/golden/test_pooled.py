@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,20 +13,26 @@ from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError, U
 from tests.golden.reading import DATA
 
 POOLED = DATA.parent / "pooled"
-SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 512, "dtype": "float32", "page_size": 8}
-RERANKER = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["to", "te"]}
+SIZES: dict[str, Any] = {
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 32,
+    "max_model_len": 512,
+    "dtype": "float32",
+    "page_size": 8,
+}
+RERANKER: dict[str, Any] = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["to", "te"]}
 
 
-def load(name, **settings):
+def load(name: str, **settings: Any) -> Any:
     return LLM(str(POOLED / name), **{**SIZES, **settings})
 
 
-def golden(name):
+def golden(name: str) -> Any:
     return json.loads((POOLED / name / "pooled.json").read_text())
 
 
 @pytest.mark.parametrize("name", ["qwen3-last", "mistral-last", "llama-mean"])
-def test_embeddings(name):
+def test_embeddings(name: str) -> None:
     llm, wanted = load(name), golden(name)
     assert not llm.report.model.generates
     for kind, embeddings in wanted["embeddings"].items():
@@ -37,7 +45,7 @@ def test_embeddings(name):
 
 
 @pytest.mark.parametrize(("name", "overrides"), [("qwen2-cross", None), ("qwen3-reranker", RERANKER)])
-def test_scores_of_pairs(name, overrides):
+def test_scores_of_pairs(name: str, overrides: Any) -> None:
     wanted = golden(name)
     first, second = zip(*wanted["pairs"], strict=True)
     llm = load(name, hf_overrides=overrides)
@@ -45,7 +53,7 @@ def test_scores_of_pairs(name, overrides):
     np.testing.assert_allclose([one.outputs.score for one in outputs], wanted["scores"], atol=1e-4)
 
 
-def test_classes():
+def test_classes() -> None:
     llm, wanted = load("llama-classes"), golden("llama-classes")
     probs = [one.outputs.probs for one in llm.classify(wanted["texts"], use_tqdm=False)]
     np.testing.assert_allclose(probs, wanted["probs"], atol=1e-4)
@@ -57,7 +65,7 @@ def test_classes():
         llm.generate("a")
 
 
-def test_embeddings_are_cut_where_the_model_declares_it():
+def test_embeddings_are_cut_where_the_model_declares_it() -> None:
     llm = load("qwen3-last", hf_overrides={"matryoshka_dimensions": [8, 16]})
     whole = np.array(llm.embed("tea", use_tqdm=False)[0].outputs.embedding)
     cut = llm.embed("tea", pooling_params=PoolingParams(dimensions=8), use_tqdm=False)[0].outputs.embedding
@@ -79,7 +87,9 @@ def test_embeddings_are_cut_where_the_model_declares_it():
         ("qwen3-reranker", {"hf_overrides": {**RERANKER, "classifier_from_token": ["to", "xyz"]}}, CheckpointError, "3 tokens"),
     ],
 )
-def test_what_a_checkpoint_cannot_do_is_said_at_the_start(name, settings, error, words):
+def test_what_a_checkpoint_cannot_do_is_said_at_the_start(
+    name: str, settings: dict[str, Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         load(name, **settings)
 
@@ -95,7 +105,9 @@ def test_what_a_checkpoint_cannot_do_is_said_at_the_start(name, settings, error,
         ("config_sentence_transformers.json", {"default_prompt_name": "a"}, CheckpointError, "not among the prompts"),
     ],
 )
-def test_modules_that_are_not_here_are_refused_by_name(tmp_path, file, content, error, words):
+def test_modules_that_are_not_here_are_refused_by_name(
+    tmp_path: Path, file: str, content: Any, error: type[Exception], words: str
+) -> None:
     directory = shutil.copytree(POOLED / "qwen3-last", tmp_path / "model")
     (directory / file).write_text(json.dumps(content))
     with pytest.raises(error, match=words):

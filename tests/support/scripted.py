@@ -10,7 +10,7 @@ from typing import Any, cast
 from jaxserve.chat_parsing import ResponseTemplate, find_template
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import AbortRequests, EngineCall, Result
-from jaxserve.engine.client import EngineStats, ModelInfo
+from jaxserve.engine.client import EngineStats, ModelInfo, RequestParams
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage, WeightRange
 from jaxserve.errors import (
@@ -38,6 +38,9 @@ class ByteTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * (add_special_tokens and self.adds_bos) + list(text.encode())
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        return self.encode(first + second)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return b"".join(self.token_bytes(i) for i in token_ids if i < BOS or not skip_special_tokens).decode("utf-8", "replace")
@@ -106,13 +109,14 @@ class ScriptedClient:
     async def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams,
+        params: RequestParams,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
     ) -> AsyncIterator[Event]:
         assert request_id is not None
         assert options is not None
+        assert isinstance(params, SamplingParams)
         self.options.append(options)
         self.prompts.append(prompt)
         self.check_health()

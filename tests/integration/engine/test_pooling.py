@@ -1,5 +1,7 @@
 """Embeddings from the offline API, alone and in the steps of requests that generate."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from jaxserve.offline_pooling import prepare_pooled
 from jaxserve.step.tasks import POOLED, TOKEN_VECTORS
 from jaxserve.types import RequestOptions
 
-SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 256, "dtype": "float32"}
+SIZES: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 256, "dtype": "float32"}
 LONG = tuple(range(20, 120))  # four chunks
 
 
@@ -63,17 +65,17 @@ def test_a_prefix_is_found_where_the_last_token_alone_is_read(llm, hidden):
 def test_it_shares_steps_with_requests_that_generate_and_changes_none(llm):
     """Six texts and six embeddings in four slots, with prompts of several chunks."""
     built, params = llm._built, SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
-    prompts = [{"prompt_token_ids": list(range(30 + 7 * i, 75 + 11 * i))} for i in range(6)]
+    prompts: list[Any] = [{"prompt_token_ids": list(range(30 + 7 * i, 75 + 11 * i))} for i in range(6)]
     alone = llm.generate(prompts, params, use_tqdm=False)
     vectors = [one.outputs.data for one in llm.encode(prompts, PoolingParams(pooling="mean"), use_tqdm=False)]
     llm.reset_prefix_cache()
     options = RequestOptions()
-    texts = []
+    texts: list[Any] = []
     for index, prompt in enumerate(prompts):
         requests = built.intake.prepare(prompt, params, f"text{index}", built.clock.now(), options)
         outputs = RequestOutputs(f"text{index}", requests, built.tokenizer, built.clock)
         texts.append(TextRequest(prompt, params, requests, outputs, [Collected()]))
-    mixed = prepare_pooled(built, prompts, [PoolingParams(pooling="mean")] * 6, [options] * 6)
+    mixed: list[Any] = prepare_pooled(built, prompts, [PoolingParams(pooling="mean")] * 6, [options] * 6)
     drive(built, llm._turns, [one for pair in zip(texts, mixed, strict=True) for one in pair], use_tqdm=False)
     assert [one.output.outputs[0].token_ids for one in texts] == [one.outputs[0].token_ids for one in alone]
     for one, vector in zip(mixed, vectors, strict=True):
@@ -126,7 +128,7 @@ def test_what_cannot_be_pooled_is_refused_by_name(llm, ask, error, param, words)
 
 
 def test_a_model_that_only_pools_generates_nothing():
-    llm = LLM("pico", runner="pooling", **SIZES)
+    llm: Any = LLM("pico", runner="pooling", **SIZES)
     assert len(llm.embed("hello", use_tqdm=False)[0].outputs.embedding) == 256
     with pytest.raises(InvalidRequestError, match="served to pool, not to generate text"):
         llm.generate("hello")
