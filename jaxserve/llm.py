@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxserve.adapters.request import LoRARequest
+from jaxserve.adapters.trees import LoraSettings
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.adapters import EngineAdapters
@@ -179,7 +180,7 @@ class LLM:
         requests = self._prepare(
             listed,
             _for_each(len(listed), sampling_params, self.get_default_sampling_params(), "sampling_params"),
-            self._with_adapters(_for_each(len(listed), options, NO_OPTIONS, "options"), lora_request),
+            self._options(len(listed), options, lora_request),
         )
         drive(self._built, self._turns, requests, use_tqdm, on_output)
         return [request.output for request in requests if request.output is not None]
@@ -235,7 +236,7 @@ class LLM:
             self._built,
             listed,
             _for_each(len(listed), pooling_params, PoolingParams(), "pooling_params"),
-            self._with_adapters(_for_each(len(listed), options, NO_OPTIONS, "options"), lora_request),
+            self._options(len(listed), options, lora_request),
         )
         drive(self._built, self._turns, requests, use_tqdm)
         return [request.output for request in requests if request.output is not None]
@@ -303,16 +304,42 @@ class LLM:
         embedded = dict(zip(texts, self.encode(texts, PoolingParams(use_activation=True), **more), strict=True))
         return [similarity(str(index), embedded[first], embedded[second]) for index, (first, second) in enumerate(pairs)]
 
-    def load_lora_adapter(self, lora_name: str, lora_path: str | Path, *, load_inplace: bool = False) -> None:
-        """Read an adapter, and let requests name it, also as the `adapter` of their options.
+    def load_lora_adapter(
+        self,
+        lora_name: str,
+        lora_path: str | Path | None = None,
+        *,
+        params: Any = None,
+        config: LoraSettings | None = None,
+        mapping: ParamMapping = "auto",
+        load_inplace: bool = False,
+    ) -> None:
+        """Let requests name an adapter, also as the `adapter` of their options. Any thread may call it.
 
-        Raises InvalidRequestError, ConflictError or CheckpointError, nothing having changed: see `AdapterStore.load`.
+        Args:
+            lora_path: its directory.
+            params: in place of a directory its arrays: a dict of them by PEFT's names, or LoRA's part of a trainer's tree, an
+                nnx.State or an nnx.Module that has it.
+            config: what an adapter_config.json says of them; `r` and `lora_alpha` are needed.
+            mapping: how the names of params are read, as in `from_params`; "hf" are PEFT's.
+            load_inplace: whether it may replace one of the same name. What runs finishes with the one that it began with.
+
+        Raises InvalidRequestError, ConflictError, CheckpointError or ConfigError, nothing having changed: see `AdapterStore`.
         """
-        self._adapters.store.load(lora_name, lora_path, in_place=load_inplace)
+        adapters = self._adapters
+        if (params is None) != (config is None) or (params is None) == (lora_path is None):
+            raise InvalidRequestError("either lora_path must be given, or params and config", param="lora_path")
+        if lora_path is not None:
+            adapters.store.load(lora_name, lora_path, in_place=load_inplace)
+            return
+        assert config is not None, "it goes with params"
+        made, running = adapters.trees.make(params, config, mapping), self._built.core.scheduler.sequences
+        self._call(lambda: adapters.give(lora_name, made, running.values(), in_place=load_inplace))
 
     def unload_lora_adapter(self, lora_name: str) -> None:
         """Let no request name it any more. Raises ModelNotFoundError."""
         self._adapters.store.unload(lora_name)
+        self._call(lambda: self._adapters.let_go(self._built.core.scheduler.sequences.values()))
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix, pinned ones too."""
@@ -403,23 +430,14 @@ class LLM:
 
         return self._turns.call(told)
 
-    def _with_adapters(
-        self, options: list[RequestOptions], given: LoRARequest | Sequence[LoRARequest | None] | None
+    def _options(
+        self,
+        count: int,
+        options: RequestOptions | Sequence[RequestOptions] | None,
+        adapters: LoRARequest | Sequence[LoRARequest | None] | None,
     ) -> list[RequestOptions]:
-        """Options that name the adapters, which are known from now on."""
-        if given is None:
-            return options
-        each = [given] * len(options) if isinstance(given, LoRARequest) else list(given)
-        if len(each) != len(options):
-            raise InvalidRequestError(f"lora_request has {len(each)} entries for {len(options)} prompts", param="lora_request")
-        known = {info.name: info.path for info in self._adapters.store.listed()}
-        for one in each:
-            if one is not None and known.get(one.lora_name) != str(one.lora_path):
-                self._adapters.store.load(one.lora_name, one.lora_path, in_place=True)
-                known[one.lora_name] = str(one.lora_path)
-        return [
-            option if one is None else replace(option, adapter=one.lora_name) for option, one in zip(options, each, strict=True)
-        ]
+        each = _for_each(count, options, NO_OPTIONS, "options")
+        return each if adapters is None else self._adapters.named(each, adapters)
 
     @property
     def _adapters(self) -> EngineAdapters:

@@ -41,14 +41,14 @@ class AdapterConfig:
     """A low-rank adapter as PEFT's LoraConfig describes it.
 
     Attributes:
-        where: the file, for errors.
+        where: what it was read from, for errors.
         base_model: that it was trained on, as it says.
         rank, alpha: of every module that no pattern names otherwise.
         rank_pattern, alpha_pattern: by the end of a module's name, which may be a regular expression.
         rank_stabilized: whether the scale is alpha / sqrt(r), not alpha / r (Kalajdzievski 2023).
     """
 
-    where: Path
+    where: str
     base_model: str | None
     rank: int
     alpha: float
@@ -62,25 +62,34 @@ class AdapterConfig:
         path = directory / CONFIG
         if not path.is_file():
             raise CheckpointError(f"{directory} has no {CONFIG}: not an adapter as PEFT saves one")
-        given = read_json_object(path)
+        return cls.parse(read_json_object(path), str(path))
+
+    @classmethod
+    def given(cls, config: Mapping[str, Any]) -> AdapterConfig:
+        """Of a dict of a program's, of which `r` and `lora_alpha` are needed. Raises as `read`."""
+        return cls.parse({"peft_type": "LORA", **config}, "config of LoRA")
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any], where: str) -> AdapterConfig:
+        """Of what such a file has. Raises as `read`."""
         if given.get("peft_type") != "LORA":
-            raise CheckpointError(f"{path}: peft_type is {given.get('peft_type')!r}; supported is 'LORA'")
+            raise CheckpointError(f"{where}: peft_type is {given.get('peft_type')!r}; supported is 'LORA'")
         for name, harmless in _REFUSED.items():
             if given.get(name) not in harmless:
-                raise CheckpointError(f"{path}: {name}={given[name]!r} is not supported")
+                raise CheckpointError(f"{where}: {name}={given[name]!r} is not supported")
         rank, alpha = given.get("r"), given.get("lora_alpha")
         if rank is None or not _is_count(rank):
-            raise CheckpointError(f"{path}: r must be a whole number above 0, got {rank!r}")
+            raise CheckpointError(f"{where}: r must be a whole number above 0, got {rank!r}")
         if alpha is None or not _is_number(alpha):
-            raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
+            raise CheckpointError(f"{where}: lora_alpha must be a number, got {alpha!r}")
         base = given.get("base_model_name_or_path")
         return cls(
-            where=path,
+            where=where,
             base_model=base if isinstance(base, str) and base else None,
             rank=int(rank),
             alpha=float(alpha),
-            rank_pattern=_pattern(path, given, "rank_pattern", _is_count),
-            alpha_pattern=_pattern(path, given, "alpha_pattern", _is_number),
+            rank_pattern=_pattern(where, given, "rank_pattern", _is_count),
+            alpha_pattern=_pattern(where, given, "alpha_pattern", _is_number),
             rank_stabilized=bool(given.get("use_rslora")),
         )
 
@@ -100,15 +109,15 @@ def _matched(pattern: Mapping[str, Any], module: str, otherwise: Any) -> Any:
     return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), otherwise)
 
 
-def _pattern(path: Path, given: Mapping[str, Any], name: str, fits: Any) -> Mapping[str, Any]:
+def _pattern(where: str, given: Mapping[str, Any], name: str, fits: Any) -> Mapping[str, Any]:
     value = given.get(name) or {}
     if not isinstance(value, dict) or not all(map(fits, value.values())):
-        raise CheckpointError(f"{path}: {name} must be an object from modules to numbers, got {value!r}")
+        raise CheckpointError(f"{where}: {name} must be an object from modules to numbers, got {value!r}")
     for key in value:
         try:
             re.compile(key)
         except re.error as error:
-            raise CheckpointError(f"{path}: {name}: {key!r} is no regular expression: {error}") from error
+            raise CheckpointError(f"{where}: {name}: {key!r} is no regular expression: {error}") from error
     return MappingProxyType(value)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -19,11 +20,11 @@ from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.lora import LoraArrays, lora_arrays, lora_rules
 from jaxserve.models.rules import Packing, Source, WeightRule
-from jaxserve.weights.checkpoint import Block, whole
+from jaxserve.weights.checkpoint import Block, Tensors, whole
 from jaxserve.weights.safetensors import SafetensorsCheckpoint, listed
 
 WEIGHTS = "adapter_model.safetensors"
-_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class AdapterFormat:
             yield rules[path], lora_arrays(rules[path], self.shards, self.rank)
 
 
-def read_adapter(directory: Path, form: AdapterFormat, max_rank: int) -> HostAdapter:
+def read_peft(directory: Path, form: AdapterFormat, max_rank: int) -> HostAdapter:
     """An adapter of a directory.
 
     Raises CheckpointError, which names the file, the module and the limit: what is missing, damaged, not finite, of too large a
@@ -82,35 +83,87 @@ def read_adapter(directory: Path, form: AdapterFormat, max_rank: int) -> HostAda
     """
     config = AdapterConfig.read(directory)
     with SafetensorsCheckpoint(directory, WEIGHTS) as stored:
-        modules = _modules(directory / WEIGHTS, stored)
-        pairs = _Pairs(config, stored, modules, max_rank)
-        numbers = np.zeros(form.num_bytes // np.dtype(form.dtype).itemsize, form.dtype)
-        at = 0
-        for rule, arrays in form.arrays():
-            parts = []
-            for shape in (arrays.a, *arrays.b):
-                parts.append(numbers[at : at + prod(shape)].reshape(shape))
-                at += prod(shape)
-            _fill(parts[0], parts[1:], rule, form, pairs)
-        pairs.check_all_used()
-        return HostAdapter(numbers, _digest(numbers), pairs.largest_rank, config.base_model, len(modules))
+        return pack(AdapterTensors(config, stored, f"adapter {directory}", "lora_path"), form, max_rank)
+
+
+class Stored(Tensors, Protocol):
+    """Tensors by name, and their shapes."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterTensors:
+    """What an adapter is made of.
+
+    Attributes:
+        config: what it says of itself.
+        stored: A and B of its modules, by PEFT's names.
+        where, param: what errors call it, and what it was given as.
+        shown: what errors call a tensor that has another name where it comes from.
+    """
+
+    config: AdapterConfig
+    stored: Stored
+    where: str
+    param: str
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+    def wrong(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {what}", param=self.param)
+
+
+def pack(tensors: AdapterTensors, form: AdapterFormat, max_rank: int) -> HostAdapter:
+    """An adapter as devices take it. Raises CheckpointError, as `read_peft`."""
+    pairs = _Pairs(tensors, max_rank)
+    pairs.check(form)
+    numbers = np.zeros(form.num_bytes // np.dtype(form.dtype).itemsize, form.dtype)
+    at = 0
+    for rule, arrays in form.arrays():
+        parts = []
+        for shape in (arrays.a, *arrays.b):
+            parts.append(numbers[at : at + prod(shape)].reshape(shape))
+            at += prod(shape)
+        _fill(parts[0], parts[1:], rule, form, pairs)
+    return HostAdapter(numbers, _digest(numbers), pairs.largest_rank, tensors.config.base_model, len(pairs.modules))
+
+
+def check_fits(tensors: AdapterTensors, form: AdapterFormat, max_rank: int) -> None:
+    """Raise CheckpointError for what `pack` would refuse by names and shapes alone; nothing is read."""
+    _Pairs(tensors, max_rank).check(form)
 
 
 class _Pairs:
-    """A and B by module, each read once, and which of them were."""
+    """A and B by module, each read once.
 
-    def __init__(self, config: AdapterConfig, stored: SafetensorsCheckpoint, modules: frozenset[str], max_rank: int) -> None:
-        self._config = config
-        self._stored = stored
-        self._modules = modules
+    Attributes:
+        modules: that the adapter changes.
+        largest_rank: of those that were read.
+    """
+
+    def __init__(self, tensors: AdapterTensors, max_rank: int) -> None:
+        self.modules = _modules(tensors)
+        self.largest_rank = 0
+        self._tensors = tensors
         self._max_rank = max_rank
         self._read: dict[str, tuple[Block, Block]] = {}
-        self.largest_rank = 0
+
+    def check(self, form: AdapterFormat) -> None:
+        """Raise CheckpointError unless all fits the projections of a model, and nothing else is there."""
+        left = set(self.modules)
+        for source in (source for rule, _ in form.arrays() for source in rule.sources):
+            module = _module_of(source)
+            if module in left:
+                left.discard(module)
+                self._shapes(module, source)
+        if left:
+            raise self._tensors.wrong(f"changes what takes no adapters in this model, or is not in it: {listed(sorted(left))}")
 
     def of(self, source: Source) -> tuple[Block, Block] | None:
         """A [r, in] and B [out, r] of a projection, B with the scale in it; None if the adapter does not change it."""
-        module = source.name.removesuffix(".weight")
-        if module not in self._modules:
+        module = _module_of(source)
+        if module not in self.modules:
             return None
         if module not in self._read:
             self._read[module] = self._pair(module, source)
@@ -119,52 +172,56 @@ class _Pairs:
             b = b[source.first_row :: source.row_step][: source.shape[0]]
         return a, b
 
-    def check_all_used(self) -> None:
-        left = sorted(self._modules - set(self._read))
-        if left:
-            raise self._wrong(f"changes what takes no adapters in this model, or is not in it: {listed(left)}")
-
     def _pair(self, module: str, source: Source) -> tuple[Block, Block]:
-        rank = self._config.rank_of(module)
+        a, b = (self._tensor(name, shape) for name, shape in self._shapes(module, source).items())
+        self.largest_rank = max(self.largest_rank, a.shape[0])
+        return a, b * np.float32(self._tensors.config.scale_of(module))
+
+    def _shapes(self, module: str, source: Source) -> dict[str, tuple[int, ...]]:
+        """Of A and B by name, which are as they must be."""
+        rank, tensors = self._tensors.config.rank_of(module), self._tensors
         if rank > self._max_rank:
-            raise self._wrong(f"{module} has rank {rank}, and max_lora_rank is {self._max_rank}")
+            raise tensors.wrong(f"{module} has rank {rank}, and max_lora_rank is {self._max_rank}")
         outputs = source.shape[0] if source.rows is None else source.rows
-        a = self._tensor(module + _A, (rank, source.shape[1]))
-        b = self._tensor(module + _B, (outputs, rank))
-        self.largest_rank = max(self.largest_rank, rank)
-        return a, b * np.float32(self._config.scale_of(module))
+        shapes: dict[str, tuple[int, ...]] = {PREFIX + module + A: (rank, source.shape[1]), PREFIX + module + B: (outputs, rank)}
+        for name, shape in shapes.items():
+            stored = tensors.stored.shapes[name]
+            if stored != shape:
+                raise tensors.wrong(f"{self._shown(name)} is {list(stored)}, and must be {list(shape)}")
+        return shapes
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Block:
-        stored = self._stored.shapes[_PREFIX + name]
-        if stored != shape:
-            raise self._wrong(f"{name} is {list(stored)}, and must be {list(shape)}")
-        block = self._stored.read(_PREFIX + name, whole(shape)).astype(np.float32)
+        block = self._tensors.stored.read(name, whole(shape)).astype(np.float32)
         if not np.isfinite(block).all():
-            raise self._wrong(f"{name} has numbers that are not finite")
+            raise self._tensors.wrong(f"{self._shown(name)} has numbers that are not finite")
         return block
 
-    def _wrong(self, what: str) -> CheckpointError:
-        return CheckpointError(f"adapter {self._config.where.parent}: {what}", param="lora_path")
+    def _shown(self, name: str) -> str:
+        return self._tensors.shown.get(name, name.removeprefix(PREFIX))
 
 
-def _modules(path: Path, stored: SafetensorsCheckpoint) -> frozenset[str]:
-    """The modules that a file has A and B of. Raises CheckpointError for anything else in it."""
-    found: Mapping[str, set[str]] = {_A: set(), _B: set()}
+def _module_of(source: Source) -> str:
+    return source.name.removesuffix(".weight")
+
+
+def _modules(tensors: AdapterTensors) -> frozenset[str]:
+    """The modules that there are A and B of. Raises CheckpointError for anything else."""
+    found: Mapping[str, set[str]] = {A: set(), B: set()}
     odd = []
-    for name in stored.shapes:
-        end = next((end for end in found if name.startswith(_PREFIX) and name.endswith(end)), None)
+    for name in tensors.stored.shapes:
+        end = next((end for end in found if name.startswith(PREFIX) and name.endswith(end)), None)
         if end is None:
             odd.append(name)
         else:
-            found[end].add(name.removeprefix(_PREFIX).removesuffix(end))
+            found[end].add(name.removeprefix(PREFIX).removesuffix(end))
     if odd:
-        raise CheckpointError(f"{path} has tensors that are no part of a LoRA adapter: {listed(sorted(odd))}", param="lora_path")
-    alone = sorted(found[_A] ^ found[_B])
+        raise tensors.wrong(f"has tensors that are no part of a LoRA adapter: {listed(sorted(odd))}")
+    alone = sorted(found[A] ^ found[B])
     if alone:
-        raise CheckpointError(f"{path} has only one of lora_A and lora_B of {listed(alone)}", param="lora_path")
-    if not found[_A]:
-        raise CheckpointError(f"{path} has no tensors", param="lora_path")
-    return frozenset(found[_A])
+        raise tensors.wrong(f"has only one of lora_A and lora_B of {listed(alone)}")
+    if not found[A]:
+        raise tensors.wrong("has no tensors")
+    return frozenset(found[A])
 
 
 def _fill(a: Block, b: list[Block], rule: WeightRule, form: AdapterFormat, pairs: _Pairs) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy.typing as npt
 
-from jaxserve.adapters.peft import AdapterFormat, HostAdapter, read_adapter
+from jaxserve.adapters.peft import HostAdapter
 from jaxserve.errors import CheckpointError, ConflictError, InvalidRequestError, JaxserveError, ModelNotFoundError
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     Attributes:
         name: that requests give as their model.
         key: of its content.
-        path: its directory.
+        path: its directory; empty for one that came as arrays.
         rank: its largest.
         modules: how many it changes.
         tenant: whose it is; None for everybody's.
@@ -54,25 +55,31 @@ class Shelf(Protocol):
 class AdapterStore:
     """Adapters by name and by content. Safe from several threads; `fetch` and `trim` are for the engine's alone.
 
-    A name may come to stand for another content: requests that were taken in go on with the one that it stood for.
+    A name may come to stand for another content: requests that were taken in go on with the one that it stood for. An adapter
+    that came as arrays cannot be read again: it stays in memory until nothing names it and no request needs it.
 
     Args:
-        form: how the devices take them.
-        max_rank: largest rank that is let in.
+        read: reads one of a directory, and raises CheckpointError for what cannot be served (`directory.read_adapter`).
         capacity: adapters in the host's memory.
+        slots: of those that have directories, how many are kept whatever came as arrays: as many as a step may put on devices.
+        adapter_bytes: of each in the host's memory.
         base_model: name of the model that is served, for a warning where an adapter names another.
     """
 
-    def __init__(self, form: AdapterFormat, max_rank: int, capacity: int, shelf: Shelf, base_model: str) -> None:
-        self._form = form
-        self._max_rank = max_rank
+    def __init__(
+        self, read: Callable[[Path], HostAdapter], capacity: int, slots: int, adapter_bytes: int, shelf: Shelf, base_model: str
+    ) -> None:
+        self._read_directory = read
         self._capacity = capacity
+        self._slots = slots
+        self._adapter_bytes = adapter_bytes
         self._shelf = shelf
         self._base_model = base_model
         self._lock = threading.Lock()
         self._names: dict[str, AdapterInfo] = {}
         self._paths: dict[str, Path] = {}  # by key, also of names that are gone: requests may still need them
-        self._held: OrderedDict[str, None] = OrderedDict()  # keys in memory, least recently used first
+        self._held: OrderedDict[str, None] = OrderedDict()  # keys in memory that can be read again, least recently used first
+        self._pinned: set[str] = set()  # keys in memory that came as arrays
         self._failed: dict[str, JaxserveError] = {}
         self._coming: dict[str, Future[None]] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="jaxserve-adapters")
@@ -82,21 +89,53 @@ class AdapterStore:
         """Read an adapter and let requests name it.
 
         Raises InvalidRequestError for a name that cannot be one, ConflictError for one that is taken, unless it is to be replaced
-        `in_place`, and CheckpointError for what cannot be served (`peft.read_adapter`). Whatever is raised, nothing has changed.
+        `in_place`, and CheckpointError for what cannot be served. Whatever is raised, nothing has changed.
         """
-        self._check_name(name, tenant, in_place=in_place)
+        self.check_name(name, tenant, in_place=in_place)
         directory = Path(path).expanduser()
-        adapter = read_adapter(directory, self._form, self._max_rank)
-        self._warn_of_base(name, adapter.base_model)
-        modules = adapter.modules
-        info = AdapterInfo(name, adapter.digest, str(directory), adapter.rank, modules, tenant, adapter.base_model)
+        adapter = self._read_directory(directory)
+        info = self._info(name, adapter, str(directory), tenant)
         with self._lock:
             self._check_name(name, tenant, in_place=in_place)
             self._names[name] = info
             self._paths[info.key] = directory
-            if len(self._held) < self._capacity or info.key in self._held:
+            if len(self._held) < self._room or info.key in self._held:
                 self._keep(info.key, adapter)
         return info
+
+    def give(
+        self, name: str, adapter: HostAdapter, used: Collection[str], *, tenant: str | None = None, in_place: bool = False
+    ) -> AdapterInfo:
+        """Let requests name an adapter that came as arrays. `used` are the keys that requests need.
+
+        Raises as `load`, and ConflictError where the host's memory is full of such.
+        """
+        info = self._info(name, adapter, "", tenant)
+        with self._lock:
+            self._check_name(name, tenant, in_place=in_place)
+            others = {key for key in self._pinned if key in used or self._is_named(key, but=name)} - {info.key}
+            if len(others) >= self._capacity:
+                raise ConflictError(
+                    f"max_cpu_loras is {self._capacity}, and as many adapters that came without a directory are in memory: "
+                    "unload one, or wait for the requests of those that were replaced",
+                    param="lora_name",
+                )
+            self._names[name] = info
+            self._pinned.add(info.key)
+            self._shelf.keep(info.key, adapter.numbers)
+            self._let_go(used)
+        return info
+
+    @property
+    def has_unnamed(self) -> bool:
+        """Whether there is something that `let_go` may forget."""
+        with self._lock:
+            return not all(map(self._is_named, self._pinned))
+
+    def let_go(self, used: Collection[str]) -> None:
+        """Forget adapters that came as arrays, that nothing names any more, and that no request needs: not those in `used`."""
+        with self._lock:
+            self._let_go(used)
 
     def unload(self, name: str, *, tenant: str | None = None) -> AdapterInfo:
         """Let no request name it any more; those that were taken in finish. Raises ModelNotFoundError."""
@@ -118,12 +157,18 @@ class AdapterStore:
     @property
     def num_held(self) -> int:
         """Adapters in the host's memory."""
-        return len(self._held)
+        with self._lock:
+            return len(self._pinned.union(self._held))
 
     @property
     def num_bytes(self) -> int:
         """Of the adapters in the host's memory."""
-        return len(self._held) * self._form.num_bytes
+        return self.num_held * self._adapter_bytes
+
+    def check_name(self, name: str, tenant: str | None, *, in_place: bool) -> None:
+        """Raise InvalidRequestError for a name that cannot be one, ConflictError for one that is taken; see `load`."""
+        with self._lock:
+            self._check_name(name, tenant, in_place=in_place)
 
     def fetch(self, key: str) -> bool:
         """Whether the adapter with a key is in the host's memory, and stays until the next step is submitted; if not it is read.
@@ -137,6 +182,8 @@ class AdapterStore:
                 self._held.move_to_end(key)
                 self._trim()
                 return True
+            if key in self._pinned:
+                return True
             self._bring(key)
             return False
 
@@ -148,7 +195,7 @@ class AdapterStore:
     def bring(self, key: str) -> Future[None] | None:
         """Done, whatever comes of it, when the adapter with a key has been read; None if it is in memory."""
         with self._lock:
-            return None if key in self._held else self._bring(key)
+            return None if key in self._held or key in self._pinned else self._bring(key)
 
     def _bring(self, key: str) -> Future[None]:
         if key not in self._coming:
@@ -159,7 +206,7 @@ class AdapterStore:
 
     def _read(self, key: str, directory: Path) -> None:
         try:
-            adapter = read_adapter(directory, self._form, self._max_rank)
+            adapter = self._read_directory(directory)
             if adapter.digest != key:
                 raise CheckpointError(f"adapter {directory} has changed since it was loaded: load it again", param="model")
         except JaxserveError as error:
@@ -180,14 +227,37 @@ class AdapterStore:
         done.set_result(None)
 
     def _trim(self) -> None:
-        while len(self._held) > self._capacity:
+        while len(self._held) > self._room:
             oldest, _ = self._held.popitem(last=False)
-            self._shelf.forget(oldest)
+            self._forget(oldest)
 
     def _keep(self, key: str, adapter: HostAdapter) -> None:
         self._shelf.keep(key, adapter.numbers)
         self._held[key] = None
         self._held.move_to_end(key)
+
+    @property
+    def _room(self) -> int:
+        """For adapters that can be read again."""
+        return max(self._capacity - len(self._pinned), self._slots)
+
+    def _let_go(self, used: Collection[str]) -> None:
+        for key in [key for key in self._pinned if key not in used and not self._is_named(key)]:
+            self._pinned.discard(key)
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        if key not in self._held and key not in self._pinned:
+            self._shelf.forget(key)
+
+    def _is_named(self, key: str, but: str | None = None) -> bool:
+        return any(info.key == key for name, info in self._names.items() if name != but)
+
+    def _info(self, name: str, adapter: HostAdapter, path: str, tenant: str | None) -> AdapterInfo:
+        base = adapter.base_model
+        if base is not None and Path(base).name != Path(self._base_model).name:
+            logger.warning("adapter %s says that it is of %s, and is served over %s", name, base, self._base_model)
+        return AdapterInfo(name, adapter.digest, path, adapter.rank, adapter.modules, tenant, base)
 
     def _known(self, name: str, tenant: str | None) -> AdapterInfo:
         info = self._names.get(name)
@@ -203,7 +273,3 @@ class AdapterStore:
         known = self._names.get(name)
         if known is not None and (known.tenant != tenant or not in_place):
             raise ConflictError(f"there is an adapter {name!r} already; load_inplace replaces it", param="lora_name")
-
-    def _warn_of_base(self, name: str, base: str | None) -> None:
-        if base is not None and Path(base).name != Path(self._base_model).name:
-            logger.warning("adapter %s says that it is of %s, and is served over %s", name, base, self._base_model)

@@ -20,6 +20,7 @@ from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig, SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.resolve import dump_directory
+from jaxserve.engine.adapter_updates import AdapterUpdates
 from jaxserve.engine.adapters import EngineAdapters
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
@@ -164,7 +165,7 @@ def build_engine(
 
     updates = WeightUpdates(core, executor, partial(_live_model, config, ready), told, fingerprint)
     sleep = Sleep(core, executor, updates)
-    core.control = _control(core, executor, updates, sleep, ready)
+    core.control = _control(core, executor, updates, sleep, ready, adapters)
     built = BuiltEngine(
         core=core,
         intake=intake,
@@ -199,14 +200,19 @@ def _intake(config: EngineConfig, ready: Preparation, fingerprint: str, cache: K
 
 
 def _control(
-    core: EngineCore, executor: LocalExecutor, updates: WeightUpdates, sleep: Sleep, ready: Preparation
+    core: EngineCore,
+    executor: LocalExecutor,
+    updates: WeightUpdates,
+    sleep: Sleep,
+    ready: Preparation,
+    adapters: EngineAdapters | None,
 ) -> EngineControl:
     """What trainers and operators may do to it."""
     draft, checks = None, WeightChecks(executor, updates, ready.lowering.mesh.devices.size)
     if ready.draft is not None and executor.draft_weights is not None:
         live = partial(_live_draft, ready.draft.model, ready)
         draft = DraftUpdates(core, executor.draft_weights, live, updates.changed)
-    transfer = WeightTransfer(updates, draft)
+    transfer = WeightTransfer(updates, draft, None if adapters is None else partial(AdapterUpdates, core, adapters))
     return EngineControl(core, core.pause, updates, sleep, transfer=transfer, checks=checks)
 
 

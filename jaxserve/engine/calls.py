@@ -13,7 +13,7 @@ import msgspec
 from jaxserve.adapters.store import AdapterInfo
 from jaxserve.adapters.use import AdapterUse
 from jaxserve.engine.apart import Apart
-from jaxserve.engine.control import EngineControl, SentMapping, WeightInfo
+from jaxserve.engine.control import EngineControl, SentAdapter, SentMapping, WeightInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.kv_events.publisher import KVEventSource
 from jaxserve.engine.look import look_at
@@ -145,6 +145,7 @@ class StartUpdate(_Control, frozen=True):
     mapping: SentMapping = "auto"
     partial: bool = False
     draft: bool = False
+    adapter: SentAdapter | None = None
 
 
 class PutPiece(_Control, frozen=True):
@@ -312,7 +313,9 @@ def _adapters(core: EngineCore, call: AdapterCall) -> EngineAnswer | Apart[Adapt
         case LoadAdapter(name, path, tenant, in_place):
             return Apart(partial(store.load, name, path, tenant=tenant, in_place=in_place), None)
         case UnloadAdapter(name):
-            return store.unload(name)
+            info = store.unload(name)
+            core.require_adapters().let_go(core.scheduler.sequences.values())
+            return info
 
 
 def _observer(core: EngineCore) -> EngineObserver:
@@ -352,8 +355,8 @@ def _transfer(control: EngineControl, call: TransferCall) -> ControlAnswer:
             transfer.open()
         case CloseTransfer():
             transfer.close()
-        case StartUpdate(update_id, names, dtypes, shapes, mapping, partial, draft):
-            transfer.start(update_id, names, dtypes, shapes, mapping=mapping, partial=partial, draft=draft)
+        case StartUpdate(update_id, names, dtypes, shapes, mapping, partial, draft, adapter):
+            transfer.start(update_id, names, dtypes, shapes, mapping=mapping, partial=partial, draft=draft, adapter=adapter)
         case PutPiece(update_id, content):
             return control.put_piece(update_id, content)
         case FinishUpdate(update_id, version, mode, force):

@@ -18,6 +18,22 @@ SentMapping = Literal["auto", "hf", "maxtext", "tunix"]
 """How the names of arrays that another process sends are read; see `weights.live.mapping`."""
 
 
+class SentAdapter(msgspec.Struct, frozen=True):
+    """An adapter (LoRA) that another process sends.
+
+    Attributes:
+        name: that requests give as their model.
+        config: the content of an adapter_config.json, of which `r` and `lora_alpha` are needed.
+        tenant: whose it is; None for everybody's.
+        in_place: whether it may replace one of the same name.
+    """
+
+    name: str
+    config: dict[str, Any]
+    tenant: str | None = None
+    in_place: bool = False
+
+
 class WeightInfo(msgspec.Struct, frozen=True, array_like=True):
     """What an engine serves now.
 
@@ -72,6 +88,7 @@ class Transfer(Protocol):
         mapping: SentMapping,
         partial: bool,
         draft: bool,
+        adapter: SentAdapter | None,
     ) -> None: ...
 
     def put(self, update_id: str, content: bytes) -> Callable[[], None]: ...

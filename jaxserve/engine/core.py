@@ -108,7 +108,9 @@ class EngineCore:
         self.check_alive()
         self.pause.require_awake()
         if requests[0].adapter:
-            requests = self.require_adapters().resolved(requests)
+            adapters = self.require_adapters()
+            adapters.let_go(self.scheduler.sequences.values())
+            requests = adapters.resolved(requests)
         wanted = requests[0].params.structured_outputs
         self.scheduler.add(requests, None if wanted is None else self._require_grammars().constraints(wanted))
         if self.observer is not None:

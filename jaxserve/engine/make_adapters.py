@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from jaxserve.adapters.directory import read_adapter
 from jaxserve.adapters.peft import AdapterFormat
 from jaxserve.adapters.store import AdapterStore
+from jaxserve.adapters.trees import AdapterTrees
 from jaxserve.config.lora import LoraConfig
 from jaxserve.engine.adapters import EngineAdapters
 from jaxserve.errors import ConfigError
@@ -26,10 +29,12 @@ def make_adapters(
     if executor.adapters is None or config.shape is None:
         return None
     form = AdapterFormat(lowering.config, shards_of(lowering.mesh), config.shape.rank, lowering.options.dtype)
-    store = AdapterStore(form, config.max_lora_rank, config.max_cpu_loras, executor.adapters, base_models[0])
+    read = partial(read_adapter, form=form, max_rank=config.max_lora_rank)
+    store = AdapterStore(read, config.max_cpu_loras, config.shape.slots, form.num_bytes, executor.adapters, base_models[0])
     for module in config.modules():
         if module.base_model_name not in (None, *base_models):
             named = f"{module.name!r} is of {module.base_model_name!r}"
             raise ConfigError(f"lora_modules: {named}, and {base_models[0]!r} is served", param="lora_modules")
         store.load(module.name, module.path)
-    return EngineAdapters(store, AdapterTable(config.shape.slots, store.fetch), device_bytes(lowering.loras))
+    table, trees = AdapterTable(config.shape.slots, store.fetch), AdapterTrees(form, config.max_lora_rank)
+    return EngineAdapters(store, table, trees, device_bytes(lowering.loras))

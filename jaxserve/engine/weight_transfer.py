@@ -12,24 +12,39 @@ import msgspec
 import numpy as np
 
 from jaxserve.engine.apart import Apart
-from jaxserve.engine.control import SentMapping
+from jaxserve.engine.control import SentAdapter, SentMapping
 from jaxserve.engine.pause import PauseMode
 from jaxserve.engine.weight_updates import WeightVersion
 from jaxserve.errors import ConflictError, InvalidRequestError
-from jaxserve.weights.live.incoming import Incoming, LiveModel
 from jaxserve.weights.live.pieces import FLOAT_DTYPES
 from jaxserve.weights.live.received import Received
+from jaxserve.weights.live.trees import Arrays
+
+
+class Fits(Protocol):
+    """What is known of a tree by its names and shapes."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+
+class Model(Protocol):
+    """What takes trees: see `LiveModel` and `AdapterUpdates`."""
+
+    def fit(self, arrays: Arrays, mapping: SentMapping, *, partial: bool) -> Fits: ...
+
+    def check(self, params: Arrays, mapping: SentMapping, *, partial: bool) -> Any: ...
 
 
 class Updates(Protocol):
-    """Of the weights of a model or of its draft: see `WeightUpdates` and `DraftUpdates`, which has no versions."""
+    """Of the weights of a model, of its draft or of an adapter: see `WeightUpdates`, `DraftUpdates` and `AdapterUpdates`."""
 
     @property
-    def model(self) -> LiveModel: ...
+    def model(self) -> Model: ...
 
     def next_version(self, version: WeightVersion | None, *, force: bool) -> Any: ...
 
-    def put(self, incoming: Incoming, version: Any, *, mode: PauseMode) -> Future[Any]: ...
+    def put(self, incoming: Any, version: Any, *, mode: PauseMode) -> Future[Any]: ...
 
 
 class _Update(msgspec.Struct, frozen=True):
@@ -55,11 +70,13 @@ class WeightTransfer:
 
     Args:
         draft: of the draft model's weights; None where there is none.
+        adapter: of an adapter that is announced; None where none are served.
     """
 
-    def __init__(self, updates: Updates, draft: Updates | None) -> None:
+    def __init__(self, updates: Updates, draft: Updates | None, adapter: Callable[[SentAdapter], Updates] | None = None) -> None:
         self._updates = updates
         self._draft = draft
+        self._adapter = adapter
         self._is_open = False
         self._update: _Update | None = None
 
@@ -87,11 +104,12 @@ class WeightTransfer:
         mapping: SentMapping,
         partial: bool,
         draft: bool,
+        adapter: SentAdapter | None,
     ) -> None:
-        """Announce an update of the weights, or of the draft's: all its arrays, which are checked against the model's before any
-        comes.
+        """Announce an update of the weights, of the draft's, or an adapter: all its arrays, which are checked against the model's
+        before any comes.
 
-        Raises ConflictError where updates are not taken, one is under way, or there is no draft that has weights,
+        Raises ConflictError where updates are not taken, one is under way, or there is no draft that has weights, or no adapters,
         InvalidRequestError for what is no announcement, CheckpointError or ConfigError for arrays that are not the model's.
         """
         if not self._is_open:
@@ -100,13 +118,23 @@ class WeightTransfer:
             raise ConflictError(
                 "an update is under way: finish it, or drop what has come of it by /init_weight_transfer_engine again"
             )
-        updates = self._draft if draft else self._updates
-        if updates is None:
-            raise ConflictError("there is no draft model, nor a head, whose weights could be updated (speculative_config)")
+        if adapter is not None and (draft or partial):
+            raise InvalidRequestError("an adapter is all that is announced, and of the model", param="partial")
+        updates = self._updates_of(adapter, draft=draft)
         announced = _announced(names, dtype_names, shapes)
         arrays = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in announced.items()}
         fitting = updates.model.fit(arrays, mapping, partial=partial)
         self._update = _Update(update_id, Received(announced, set(fitting.names)), updates, mapping, partial)
+
+    def _updates_of(self, adapter: SentAdapter | None, *, draft: bool) -> Updates:
+        if adapter is not None:
+            if self._adapter is None:
+                raise ConflictError("no adapters are served: the engine was started without enable_lora")
+            return self._adapter(adapter)
+        updates = self._draft if draft else self._updates
+        if updates is None:
+            raise ConflictError("there is no draft model, nor a head, whose weights could be updated (speculative_config)")
+        return updates
 
     def put(self, update_id: str, content: bytes) -> Callable[[], None]:
         """What keeps a piece, in any thread. Raises ConflictError for one of another update than is under way."""
@@ -114,7 +142,7 @@ class WeightTransfer:
 
     def finish(
         self, update_id: str | None, version: WeightVersion | None, *, mode: PauseMode, force: bool
-    ) -> Apart[Incoming, Future[Any]]:
+    ) -> Apart[Any, Future[Any]]:
         """Check all that has come and put it in the place of the weights; done when it is. None: whichever is under way.
 
         The old weights stay, and what has come is kept for another try, where ConflictError says that not all has come,
@@ -124,7 +152,7 @@ class WeightTransfer:
         updates = update.updates
         updates.next_version(version, force=force)
 
-        def check() -> Incoming:
+        def check() -> Any:
             arrays = update.received.take()
             try:
                 return updates.model.check(arrays, update.mapping, partial=update.partial)
@@ -132,7 +160,7 @@ class WeightTransfer:
                 update.received.give_back()
                 raise
 
-        def put(incoming: Incoming) -> Future[Any]:
+        def put(incoming: Any) -> Future[Any]:
             if self._update is not update:
                 raise ConflictError("what has come was dropped meanwhile, by another sender or because no more is taken")
             self._update = None

@@ -40,9 +40,11 @@ class RolloutPolicy:
     Args:
         llm: the engine.
         tokenizer: the trainer's: prompts and texts go through it, so that both see the same ids.
+        adapter: the name of the one (LoRA) that is trained; empty where the weights are.
     """
 
-    def __init__(self, llm: LLM, tokenizer: TrainerTokenizer) -> None:
+    def __init__(self, llm: LLM, tokenizer: TrainerTokenizer, adapter: str = "") -> None:
+        self._adapter = adapter
         self.llm = llm
         self.tokenizer = tokenizer
 
@@ -65,7 +67,8 @@ class RolloutPolicy:
         stops = (self.tokenizer.eos_id(),) if eos_tokens is None else tuple(map(int, eos_tokens))
         seeds = seeds_of(seed, len(prompts))
         each = [replace(params, seed=own, stop_token_ids=stops, ignore_eos=True) for own in seeds]
-        return [found[0] for found in rollout(self.llm, [self.encode(prompt) for prompt in prompts], each)]
+        given = [self.encode(prompt) for prompt in prompts]
+        return [found[0] for found in rollout(self.llm, given, each, adapter=self._adapter)]
 
     def token_logprobs(self, prompt_tokens: npt.ArrayLike, completion_tokens: npt.ArrayLike) -> Floats:
         """float32[B,C] of left-padded prompts [B,P] and right-padded completions [B,C]; 0 at padding."""
@@ -76,7 +79,7 @@ class RolloutPolicy:
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         logprobs = np.zeros(completions.shape, np.float32)
-        for row, scored in enumerate(score(self.llm, pairs)):
+        for row, scored in enumerate(score(self.llm, pairs, adapter=self._adapter)):
             logprobs[row, : len(scored)] = scored
         return logprobs
 

@@ -13,7 +13,7 @@ from jaxserve.llm import LLM
 from jaxserve.outputs import CompletionOutput, RequestOutput
 from jaxserve.sampling.params import PROCESSED_LOGPROBS, SamplingParams
 from jaxserve.step.plan import Floats
-from jaxserve.types import TokensPrompt
+from jaxserve.types import RequestOptions, TokensPrompt
 
 OnRollouts = Callable[[int, "list[Rollout]"], None]
 
@@ -47,6 +47,7 @@ def rollout(
     params: SamplingParams | Sequence[SamplingParams],
     *,
     on_rollouts: OnRollouts | None = None,
+    adapter: str = "",
 ) -> list[list[Rollout]]:
     """Sample `params.n` sequences for every prompt; a list of them a prompt, in the prompts' order.
 
@@ -55,6 +56,7 @@ def rollout(
         prompts: token ids.
         params: one for all or one a prompt. Their log-probabilities are processed ones unless `logprobs_mode` says otherwise.
         on_rollouts: told of each prompt's sequences when all have ended: (which prompt, its sequences).
+        adapter: the name of the one (LoRA) that computes them; empty for the model as it is.
 
     Raises what `LLM.generate` does, and the error of the first prompt that failed alone.
     """
@@ -77,7 +79,7 @@ def rollout(
             on_rollouts(number, ended[number])
 
     given: list[TokensPrompt] = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    llm.generate(given, asked, use_tqdm=False, on_output=take)
+    llm.generate(given, asked, use_tqdm=False, options=RequestOptions(adapter=adapter), on_output=take)
     return [ended[number] for number in range(len(prompts))]
 
 
@@ -95,17 +97,19 @@ def _rollout(result: RequestOutput, output: CompletionOutput) -> Rollout:
     )
 
 
-def score(llm: LLM, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Floats]:
+def score(llm: LLM, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], *, adapter: str = "") -> list[Floats]:
     """float32 log-probabilities of the completion's tokens of each (prompt, completion), by the model's own distribution.
 
-    Both are token ids; a prompt has at least one. Raises what `LLM.generate` does, and the error of the first that failed alone.
+    Both are token ids; a prompt has at least one. `adapter` is as in `rollout`. Raises what `LLM.generate` does, and the error of
+    the first that failed alone.
     """
     found = [np.zeros(0, np.float32) for _ in sequences]
     places = [place for place, (_, completion) in enumerate(sequences) if len(completion)]
     wanted: list[TokensPrompt] = [{"prompt_token_ids": [*sequences[place][0], *sequences[place][1]]} for place in places]
     starts = [len(sequences[place][0]) for place in places]
     params = [SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=start) for start in starts]
-    for place, start, result in zip(places, starts, llm.generate(wanted, params, use_tqdm=False), strict=True):
+    results = llm.generate(wanted, params, use_tqdm=False, options=RequestOptions(adapter=adapter))
+    for place, start, result in zip(places, starts, results, strict=True):
         if result.error is not None:
             raise result.error
         assert result.prompt_logprobs is not None, "they are asked for"

@@ -18,7 +18,7 @@ from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import CheckpointError, InvalidRequestError, JaxserveError
 from jaxserve.weights.checkpoint import Block
 from jaxserve.weights.live.pieces import FLOAT_DTYPES, pieces_of
-from jaxserve.weights.live.trees import Arrays, named_arrays
+from jaxserve.weights.live.trees import Arrays, named_arrays, named_lora_arrays
 
 PIECE_BYTES = 4 * 2**20
 """Of arrays that are sent at a time: so few that a server's front end is not kept from its streams for long."""
@@ -87,7 +87,8 @@ class WeightSender:
         not take, or if it is not reached.
         """
         finish = {"weight_version": version, "mode": mode, "force": force}
-        served = self._update("/start_weight_update", params, finish, partial=partial, mapping=mapping)
+        start = {"mapping": mapping, "partial": partial}
+        served = self._update("/start_weight_update", named_arrays(params), start, finish)
         assert served is not None, "weights that were updated have a version"
         return served
 
@@ -96,32 +97,54 @@ class WeightSender:
 
         Raises as `send` does.
         """
-        self._update("/start_draft_weight_update", params, {"mode": mode}, partial=partial, mapping=mapping)
+        start = {"mapping": mapping, "partial": partial}
+        self._update("/start_draft_weight_update", named_arrays(params), start, {"mode": mode})
 
-    def _update(
-        self, start: str, params: Any, finish: Mapping[str, Any], *, partial: bool, mapping: SentMapping
-    ) -> int | str | None:
+    def send_adapter(
+        self,
+        name: str,
+        params: Any,
+        config: Mapping[str, Any],
+        *,
+        load_inplace: bool = True,
+        tenant: str | None = None,
+        mapping: SentMapping = "auto",
+    ) -> None:
+        """Send an adapter (LoRA), and wait until requests may name it; see `LLM.load_lora_adapter`. What runs is left alone.
+
+        Args:
+            load_inplace: whether it may replace one of the same name.
+            tenant: whose it is; None for everybody's.
+
+        Raises as `send` does.
+        """
+        start = {
+            "lora_name": name,
+            "lora_config": dict(config),
+            "load_inplace": load_inplace,
+            "tenant": tenant,
+            "mapping": mapping,
+        }
+        self._update("/start_adapter_update", named_lora_arrays(params), start, {"mode": "keep"})
+
+    def _update(self, path: str, arrays: Arrays, start: Mapping[str, Any], finish: Mapping[str, Any]) -> int | str | None:
         """The version that is served then."""
-        arrays = named_arrays(params)
         _require_sendable(arrays)
         self._post("/init_weight_transfer_engine", {"init_info": {"backend": "http"}})
         try:
-            return self._sent(start, arrays, finish, partial=partial, mapping=mapping)
+            return self._sent(path, arrays, start, finish)
         finally:
             with contextlib.suppress(TransferError):  # what went wrong before is what matters
                 self._post("/shutdown_weight_transfer_engine")
 
-    def _sent(
-        self, start: str, arrays: Arrays, finish: Mapping[str, Any], *, partial: bool, mapping: SentMapping
-    ) -> int | str | None:
+    def _sent(self, path: str, arrays: Arrays, start: Mapping[str, Any], finish: Mapping[str, Any]) -> int | str | None:
         announced = {
             "names": list(arrays),
             "dtype_names": [str(array.dtype) for array in arrays.values()],
             "shapes": [list(array.shape) for array in arrays.values()],
-            "mapping": mapping,
-            "partial": partial,
+            **start,
         }
-        update_id = self._post(start, announced)["update_id"]
+        update_id = self._post(path, announced)["update_id"]
         self._put_all(arrays, update_id)
         served: int | str | None = self._post("/finish_weight_update", {**finish, "update_id": update_id})["weight_version"]
         return served

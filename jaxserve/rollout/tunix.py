@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from tunix.generate.tokenizer_adapter import TokenizerAdapter
 from tunix.rl.rollout.base_rollout import BaseRollout, RolloutConfig, RolloutOutput
 
+from jaxserve.adapters.config import AdapterConfig
 from jaxserve.errors import ConfigError
 from jaxserve.llm import LLM
 from jaxserve.rollout.policy import RolloutPolicy, truncation
 from jaxserve.sampling.params import SamplingParams
+
+ADAPTER = "policy"
+"""The name of the adapter of LoRA that is trained."""
+_ONE_ADAPTER: Mapping[str, Any] = MappingProxyType({"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1})
+_WEIGHTS = nnx.All(nnx.Param, nnx.Not(nnx.LoRAParam))
 
 
 class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package, without types where it is missing
@@ -26,6 +35,7 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         rollout_config: Tunix's; what it says of parallelism is taken where the settings do not.
         config: what `LLM.from_params` is told of the model: a directory with config.json, or its content.
         settings: the engine's.
+        lora_config: where LoRA is trained, what an adapter_config.json says: `r` and `lora_alpha`, which qwix was told.
     """
 
     def __init__(
@@ -37,13 +47,20 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         rollout_config: RolloutConfig,
         config: Any,
         settings: dict[str, Any] | None = None,
+        lora_config: Mapping[str, Any] | None = None,
     ) -> None:
         _require_dense(rollout_config)
         asked = rollout_config.tensor_parallel_size
         parallel = {} if asked in (-1, 1) else {"tensor_parallel_size": asked}
         adapter = tokenizer if isinstance(tokenizer, TokenizerAdapter) else TokenizerAdapter(tokenizer)
-        llm = LLM.from_params(config, rollout_actor, mapping="tunix", version=0, **(parallel | (settings or {})))
-        self._policy = RolloutPolicy(llm, adapter)
+        weights, lora = nnx.state(rollout_actor, _WEIGHTS), nnx.state(rollout_actor, nnx.LoRAParam)
+        if bool(lora) != (lora_config is not None):
+            raise ConfigError("lora_config must be given for an actor that has LoRA, and for no other", param="lora_config")
+        served = {} if lora_config is None else {**_ONE_ADAPTER, "max_lora_rank": AdapterConfig.given(lora_config).rank}
+        llm = LLM.from_params(config, weights, mapping="tunix", version=0, **(parallel | served | (settings or {})))
+        self._lora_config = lora_config
+        self._policy = RolloutPolicy(llm, adapter, ADAPTER if lora else "")
+        self._update_lora(lora)
 
     @property
     def llm(self) -> LLM:
@@ -72,10 +89,23 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         return jnp.asarray(self._policy.token_logprobs(prompt_tokens, completion_tokens))
 
     def update_params(self, params: Any, filter_types: tuple[Any, ...] | None = None) -> None:
-        """Serve these weights. Raises ConfigError for a part of them, as LoRA's are."""
-        if filter_types is not None and any("LoRA" in getattr(kind, "__name__", "") for kind in filter_types):
-            raise ConfigError("params of LoRA cannot be served: merge them into the weights", param="filter_types")
-        self.llm.update_weights(params, mapping="tunix")
+        """Serve these weights, LoRA's, or both: as the types of their variables say, of which `filter_types` are. What is not
+        among them is left as it is.
+
+        Raises ConfigError for LoRA's where the actor had none.
+        """
+        lora = nnx.filter_state(params, nnx.LoRAParam)
+        if lora and self._lora_config is None:
+            raise ConfigError("the actor had no LoRA: params of it cannot be served", param="params")
+        weights = nnx.filter_state(params, nnx.Not(nnx.LoRAParam))
+        if weights:
+            self.llm.update_weights(weights, mapping="tunix")
+        self._update_lora(lora)
+
+    def _update_lora(self, lora: nnx.State[Any, Any]) -> None:
+        if lora:
+            assert self._lora_config is not None, "it was asked for"
+            self.llm.load_lora_adapter(ADAPTER, params=lora, config=self._lora_config, mapping="tunix", load_inplace=True)
 
     def pad_id(self) -> int:
         """The tokenizer's."""

@@ -54,6 +54,11 @@ class AdapterTable:
         """Whether an adapter is in a slot."""
         return key in self._slots
 
+    @property
+    def coming(self) -> frozenset[str]:
+        """Adapters that come into slots before the next step."""
+        return frozenset(load.key for load in self._loads)
+
     def has_place(self, sequence: Sequence, now: float) -> bool:
         """Whether the sequence's adapter, if it has one, is in a slot or could come into one. It is quickly told."""
         key = sequence.request.adapter

@@ -11,7 +11,7 @@ Names, order of axes and conventions are those of MaxText's own conversions betw
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ RopePairs = Literal["neighbours", "halves"]
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 _PREFIXES = ("params.params.", "params.", "")  # training state, parameters only, a bare tree
 EMBEDDING = "token_embedder.embedding"
+LAYERS = "decoder.layers"
 _LISTED = 8
 
 
@@ -126,17 +127,32 @@ def stored_tensors(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]])
         UnsupportedModelError: another architecture.
         CheckpointError: not a tree of MaxText, or not of this decoder.
     """
+    _require_known(config)
+    prefix = next((prefix for prefix in _PREFIXES if prefix + EMBEDDING in shapes), None)
+    if prefix is None:
+        raise CheckpointError(f"no checkpoint of MaxText: it has no {EMBEDDING}", param="model")
+    is_stacked = any(name.startswith(f"{prefix}{LAYERS}.") for name in shapes)
+    tensors = dict(_tensors(config, prefix, is_stacked=is_stacked))
+    _check(tensors, shapes, prefix, config.num_layers)
+    return tensors
+
+
+def tensors_beside(config: DecoderConfig, names: Collection[str]) -> dict[str, Stored]:
+    """The same of a tree that has nothing but some of its layers' arrays, or what lies beside them.
+
+    Raises UnsupportedModelError for another architecture.
+    """
+    _require_known(config)
+    first = (prefix for prefix in _PREFIXES if any(name.startswith(f"{prefix}{LAYERS}") for name in names))
+    prefix = next(first, _PREFIXES[-1])
+    return dict(_tensors(config, prefix, is_stacked=any(name.startswith(f"{prefix}{LAYERS}.") for name in names)))
+
+
+def _require_known(config: DecoderConfig) -> None:
     if config.architecture not in ARCHITECTURES:
         raise UnsupportedModelError(
             f"checkpoints of MaxText are read for {' and '.join(ARCHITECTURES)}, not {config.architecture}"
         )
-    prefix = next((prefix for prefix in _PREFIXES if prefix + EMBEDDING in shapes), None)
-    if prefix is None:
-        raise CheckpointError(f"no checkpoint of MaxText: it has no {EMBEDDING}", param="model")
-    is_stacked = any(name.startswith(f"{prefix}decoder.layers.") for name in shapes)
-    tensors = dict(_tensors(config, prefix, is_stacked=is_stacked))
-    _check(tensors, shapes, prefix, config.num_layers)
-    return tensors
 
 
 def _tensors(config: DecoderConfig, prefix: str, *, is_stacked: bool) -> Iterator[tuple[str, Stored]]:
@@ -149,7 +165,7 @@ def _tensors(config: DecoderConfig, prefix: str, *, is_stacked: bool) -> Iterato
         yield "lm_head.weight", Stored(f"{prefix}decoder.logits_dense.kernel", (embed, config.vocab_size), 1)
     scale = math.sqrt(head_dim)
     for number in range(config.num_layers):
-        here, layer = (f"{prefix}decoder.layers", number) if is_stacked else (f"{prefix}decoder.layers_{number}", None)
+        here, layer = (f"{prefix}{LAYERS}", number) if is_stacked else (f"{prefix}{LAYERS}_{number}", None)
         there = f"model.layers.{number}"
         attention = f"{here}.self_attention"
         yield f"{there}.input_layernorm.weight", Stored(f"{here}.pre_self_attention_layer_norm.scale", (embed,), 1, layer)

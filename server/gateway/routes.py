@@ -36,6 +36,7 @@ _ADMIN_PATHS = frozenset(
         "/abort_requests",
         "/init_weight_transfer_engine",
         "/start_weight_update",
+        "/start_adapter_update",
         "/start_draft_weight_update",
         "/update_weights",
         "/finish_weight_update",
@@ -76,7 +77,7 @@ _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _UPLOADS = frozenset({("POST", "/v1/files")})
 _GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"})
 _GENERATING_MODEL = re.compile("/v2/models/.+/generate(_stream)?")
-_WITH_WEIGHTS = frozenset({"/start_weight_update", "/start_draft_weight_update", "/update_weights"})
+_WITH_WEIGHTS = frozenset({"/start_weight_update", "/start_draft_weight_update", "/start_adapter_update", "/update_weights"})
 
 
 def is_upload(method: str, path: str) -> bool:

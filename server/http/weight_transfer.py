@@ -25,7 +25,7 @@ from jaxserve.engine.calls import (
     WeightSums,
     WorldSize,
 )
-from jaxserve.engine.control import SentMapping
+from jaxserve.engine.control import SentAdapter, SentMapping
 from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import InvalidRequestError
 from server.http.headers import client_of
@@ -92,11 +92,37 @@ async def start_draft_weight_update(request: Request, body: StartWeightUpdate) -
     return await _started(request, body, draft=True)
 
 
+class StartAdapterUpdate(StrictBody):
+    """All arrays of an adapter, and what its adapter_config.json would say."""
+
+    lora_name: str
+    lora_config: dict[str, Any]
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[int]]
+    mapping: SentMapping = "auto"
+    load_inplace: bool = False
+    tenant: str | None = None
+
+
+@router.post("/start_adapter_update")
+async def start_adapter_update(request: Request, body: StartAdapterUpdate) -> StartedReply:
+    """The same for an adapter; the model's weights stay as they are."""
+    adapter = SentAdapter(body.lora_name, body.lora_config, body.tenant, body.load_inplace)
+    update_id = uuid.uuid4().hex
+    return await _announced(
+        request, StartUpdate(update_id, body.names, body.dtype_names, body.shapes, body.mapping, adapter=adapter)
+    )
+
+
 async def _started(request: Request, body: StartWeightUpdate, *, draft: bool) -> StartedReply:
     update_id = uuid.uuid4().hex
     arrays = body.names, body.dtype_names, body.shapes
-    info = await updated(request, StartUpdate(update_id, *arrays, body.mapping, body.partial, draft))
-    return {**told(info), "update_id": update_id}
+    return await _announced(request, StartUpdate(update_id, *arrays, body.mapping, body.partial, draft))
+
+
+async def _announced(request: Request, call: StartUpdate) -> StartedReply:
+    return {**told(await updated(request, call)), "update_id": call.update_id}
 
 
 @pieces.post("/update_weights")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.weights.live.trees import Arrays
 from jaxserve.weights.live.views import At, Halves, Permute, Reshape, Step, Times, View, Views
-from jaxserve.weights.maxtext import EMBEDDING, Stored, stored_tensors, usual_rope
+from jaxserve.weights.maxtext import EMBEDDING, Stored, stored_tensors, tensors_beside, usual_rope
 
 
 def is_maxtext(arrays: Arrays) -> bool:
@@ -16,7 +17,15 @@ def is_maxtext(arrays: Arrays) -> bool:
 
 def maxtext_views(config: DecoderConfig, arrays: Arrays) -> Views:
     """Raises UnsupportedModelError for a family that is not read, CheckpointError for a tree that is not of this decoder."""
-    stored = stored_tensors(config, {name: tuple(array.shape) for name, array in arrays.items()})
+    return _views(config, stored_tensors(config, {name: tuple(array.shape) for name, array in arrays.items()}))
+
+
+def maxtext_layer_views(config: DecoderConfig, names: Collection[str]) -> Views:
+    """Of a tree that has only some arrays of layers, or what lies beside them. Raises UnsupportedModelError."""
+    return _views(config, tensors_beside(config, names))
+
+
+def _views(config: DecoderConfig, stored: Mapping[str, Stored]) -> Views:
     neighbours = usual_rope(config) == "neighbours"
     return {name: _view(tensor, config.num_layers, neighbours=neighbours) for name, tensor in stored.items()}
 

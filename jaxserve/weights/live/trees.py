@@ -30,6 +30,11 @@ def named_arrays(params: Any) -> Arrays:
     return found
 
 
+def named_lora_arrays(params: Any) -> Arrays:
+    """The same of a tree of LoRA's arrays: of an NNX module its LoRA parameters alone."""
+    return named_arrays(nnx.state(params, nnx.LoRAParam) if isinstance(params, nnx.Module) else params)
+
+
 def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, nnx.Variable):
         yield path, tree.get_value()

@@ -45,7 +45,7 @@ def is_tunix(arrays: Arrays) -> bool:
 
 def tunix_views(config: DecoderConfig, rules: Iterable[WeightRule], arrays: Arrays) -> Views:
     """Raises CheckpointError for a model with tensors that no tree of Tunix's has."""
-    gemma = any(name.endswith(("q_einsum.w", "qkv_einsum.w")) for name in arrays)
+    gemma = any(name.endswith("_einsum.w") for name in arrays)
     fused = any(name.endswith("qkv_einsum.w") for name in arrays)
     views = {}
     for source in (source for rule in rules for source in rule.sources):

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.local import LocalEngine
+from jaxserve.rollout.transfer import TransferError, WeightSender
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
 from tests.golden.reading import DATA
@@ -162,6 +163,39 @@ async def test_a_name_that_is_loaded_again_is_another_adapter(admin: httpx.Async
     await load(admin, "mine", ADAPTERS / BASE / "patterns", load_inplace=True)
     assert await tokens_of(admin, "mine", first["prompt"]) != first["tokens"], "a prefix of the other one"
     assert await tokens_of(admin, "mine", second["prompt"]) == second["tokens"]
+
+
+async def test_a_trainer_sends_one(servers: Serving, admin: httpx.AsyncClient) -> None:
+    first, second = expected("stable")[2], expected("patterns")[2]
+
+    def send(adapter: str, **options: Any) -> None:
+        directory = ADAPTERS / BASE / adapter
+        params = load_file(directory / "adapter_model.safetensors")
+        config = json.loads((directory / "adapter_config.json").read_text())
+        with WeightSender(servers.http, ADMIN, piece_bytes=1000) as sender:
+            sender.send_adapter("sent", params, {**config, **options.pop("config", {})}, **options)
+
+    before = await tokens_of(admin, BASE, first["prompt"])
+    await asyncio.to_thread(send, "stable", tenant="acme")
+    async with client_of(servers, ACME) as acme, client_of(servers, OTHER) as other:
+        assert await tokens_of(acme, "sent", first["prompt"]) == first["tokens"]
+        assert (await other.get("/v1/models/sent")).status_code == 404
+    for change, status, said in (
+        ({"load_inplace": False, "tenant": "acme"}, 409, "load_inplace"),
+        ({"config": {"r": 9}, "tenant": "acme"}, 400, "max_lora_rank is 8"),
+    ):
+        with pytest.raises(TransferError, match=said) as caught:
+            await asyncio.to_thread(send, "stable", **change)
+        assert caught.value.status == status
+    await asyncio.to_thread(send, "patterns", tenant="acme")
+    async with client_of(servers, ACME) as acme:
+        assert await tokens_of(acme, "sent", second["prompt"]) == second["tokens"]
+        shown = (await acme.get("/v1/models/sent")).json()
+        assert (shown["parent"], shown["root"]) == (BASE, "")
+        assert (await acme.post("/start_adapter_update", json={})).status_code == 403
+    await post(admin, "/v1/unload_lora_adapter", {"lora_name": "sent"})
+    assert await tokens_of(admin, BASE, first["prompt"]) == before
+    assert (await admin.get("/weight_info")).json()["weight_version"] is None
 
 
 async def test_tenants_see_and_use_their_own_and_everybodys(servers: Serving, admin: httpx.AsyncClient) -> None:

@@ -12,6 +12,7 @@ if importlib.util.find_spec("tunix") is None:
 
 import jax
 import jax.numpy as jnp
+import qwix
 from flax import nnx
 from tunix.models.llama3 import model as llama3
 from tunix.rl import common
@@ -127,9 +128,50 @@ def test_new_weights_are_served_and_not_those_before(rollout):
 
 
 def test_what_cannot_be_is_refused(rollout):
-    with pytest.raises(ConfigError, match="LoRA"):
-        rollout.update_params({}, (nnx.LoRAParam,))
+    with pytest.raises(ConfigError, match="the actor had no LoRA"):
+        rollout.update_params(nnx.State({"a": nnx.LoRAParam(jnp.zeros(2))}), (nnx.LoRAParam,))
     with pytest.raises(ConfigError, match="data_parallel_size"):
         rollout.generate(["a"], RolloutConfig(data_parallel_size=2))
     assert rollout.model() is None  # else Tunix takes the actor's weights for the engine's, and never hands over new ones
     assert (rollout.pad_id(), rollout.eos_id()) == (PAD, EOS)
+
+
+LORA = {"r": 3, "lora_alpha": 6}
+
+
+def with_lora(seed):
+    """The actor with qwix's LoRA, whose Bs are not zero."""
+    provider = qwix.LoraProvider(module_path=".*(q|k|v|o|gate|up|down)_proj", rank=LORA["r"], alpha=float(LORA["lora_alpha"]))
+    model = actor(0)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        model = qwix.apply_lora_to_model(model, provider, **model.get_model_input(), rngs=nnx.Rngs(seed))
+    numbers = np.random.default_rng(seed)
+    state = nnx.state(model, nnx.LoRAParam)
+    nnx.update(model, jax.tree.map(lambda one: jnp.asarray(numbers.standard_normal(one.shape) / 4, one.dtype), state))
+    return model
+
+
+def test_lora_alone_is_synced(rollout):
+    prompts, completions = jnp.array([[67, 68, 69, 70]]), jnp.array([[73, 74, 75, 76]])
+    settings = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
+    given = {"tokenizer": Letters(), "mesh": None, "rollout_config": RolloutConfig(), "config": CONFIG, "settings": settings}
+    trained = JaxserveRollout(rollout_actor=with_lora(1), lora_config=LORA, **given)
+    base = rollout.get_per_token_logps(prompts, completions)
+    first = np.asarray(trained.get_per_token_logps(prompts, completions))
+    np.testing.assert_allclose(first, theirs(with_lora(1), prompts, completions), atol=1e-3)
+    assert np.abs(first - base).max() > 1e-2
+
+    model = with_lora(2)
+    trained.update_params(nnx.state(model, (nnx.LoRAParam,)), (nnx.LoRAParam,))
+    np.testing.assert_allclose(trained.get_per_token_logps(prompts, completions), theirs(model, prompts, completions), atol=1e-3)
+    assert trained.llm.weight_version == 0, "the model's own weights are those of the beginning"
+    output = trained.generate(["abc"], CONFIGURED)
+    want = theirs(model, output.left_padded_prompt_tokens, output.tokens[0][None], CONFIGURED.temperature)[0]
+    np.testing.assert_allclose(output.logprobs[0], want, atol=1e-3)
+
+    trained.update_params(nnx.state(with_lora(1), nnx.Param))  # all of them, as for a new reference
+    np.testing.assert_allclose(trained.get_per_token_logps(prompts, completions), first, atol=1e-5)
+    with pytest.raises(ConfigError, match="lora_config must be given"):
+        JaxserveRollout(rollout_actor=with_lora(1), **given)
+    with pytest.raises(ConfigError, match="for no other"):
+        JaxserveRollout(rollout_actor=actor(0), lora_config=LORA, **given)
