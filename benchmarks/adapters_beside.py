@@ -3,8 +3,9 @@
     python -m benchmarks.adapters_beside --vllm-python peers/vllm/bin/python [--streams 16 32] [--adapters 0 1 8 64] [--rounds 5]
 
 The model is the one of `benchmarks.peers`, the adapters are random, of all projections, as PEFT saves them. Stream i asks for
-adapter i modulo their number (0: none has one). Tokens a second are those of decoding: a turn asks twice, for one token each and for all,
-and the first is taken off. `against_vllm` is the median of the rounds' quotients. Writes benchmarks/results/adapters_beside.json.
+adapter i modulo their number (0: none has one). Tokens a second are those of decoding: a turn asks twice, for one token each and
+for all, and the first is taken off. `against_vllm` is the median of the rounds' quotients. Writes
+benchmarks/results/adapters_beside.json.
 """
 
 from __future__ import annotations
