@@ -41,6 +41,7 @@ SPECIAL |= {"host": "::1", "otlp_endpoint": "https://[::1]:4317"}
 SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25, "attention_kernel": "xla@0-3", "kv_write_kernel": "xla"}
 SPECIAL |= {"allowed_hosts": "llm.example.com", "allowed_origins": "https://a.example,null"}
 SPECIAL |= {"speculative_config": '{"method": "suffix"}', "kv_events_config": '{"topic": "kv"}'}
+SPECIAL |= {"hf_overrides": '{"is_matryoshka": true}'}
 SPECIAL |= {"served_model_name": ("one", "two"), "grouped_matmul_kernel": "xla@1"}
 SPECIAL |= {"lora_modules": ("one=here", "two=there"), "max_lora_rank": 64, "max_loras": 32}
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
