@@ -14,6 +14,7 @@ from jaxserve.errors import ErrorCode
 from server.errors import OUTCOMES, ErrorBody
 from server.http.descriptions import describe
 from server.http.schemas import fit
+from server.models import clients_of
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -111,6 +112,8 @@ def install(app: FastAPI) -> None:
 def _document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     schemas: dict[str, Any] = document["components"]["schemas"]
+    if not any(client.model.pooler for client in clients_of(app.state.client)):
+        _drop_tagged(document, "pooling")
     for path in document["paths"].values():
         for operation in path.values():
             _drop_foreign_422(operation["responses"])
@@ -125,6 +128,12 @@ def _document(app: FastAPI) -> dict[str, Any]:
     }
     document["security"] = [{}, {"bearer": []}, {"apiKey": []}]
     return document
+
+
+def _drop_tagged(document: dict[str, Any], tag: str) -> None:
+    """Leave out operations that no served model can do."""
+    paths = document["paths"].items()
+    document["paths"] = {path: item for path, item in paths if not any(tag in one.get("tags", ()) for one in item.values())}
 
 
 def _write_whole_numbers(value: Any) -> None:

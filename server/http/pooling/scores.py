@@ -12,6 +12,7 @@ from jaxserve.errors import InvalidRequestError
 from jaxserve.pooling.params import PoolingParams
 from server.http import examples
 from server.http.disconnect import until_gone
+from server.http.error_bodies import KserveErrorBody
 from server.http.headers import client_of, context_of, options_of
 from server.http.openapi import GENERATING, answer, failures
 from server.http.pooling.protocol import RerankRequest, ScoreRequest
@@ -44,7 +45,7 @@ async def score(body: ScoreRequest, request: Request) -> Response:
     return await json_answer(client, reply, len(scores))
 
 
-@router.post("/v2/rerank", responses={**answer(RerankReply, examples.RERANKED), **failures(GENERATING)})
+@router.post("/v2/rerank", responses={**answer(RerankReply, examples.RERANKED), **failures(GENERATING, KserveErrorBody)})
 @router.post("/v1/rerank", responses={**answer(RerankReply, examples.RERANKED), **failures(GENERATING)})
 @router.post("/rerank", responses={**answer(RerankReply, examples.RERANKED), **failures(GENERATING)})
 async def rerank(body: RerankRequest, request: Request) -> Response:
