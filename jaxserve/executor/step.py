@@ -36,7 +36,6 @@ from jaxserve.sampling.state import SamplerState, empty_state, record_tokens
 from jaxserve.sampling.truncation import Rule
 from jaxserve.sampling.variants import Variant
 from jaxserve.step.batch import DeviceBatch, RowBatch, input_tokens
-from jaxserve.step.buckets import Bucket
 from jaxserve.step.codes import GUESSES
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
@@ -176,17 +175,12 @@ class PagedAttend:
     the cache would gather all of it, and it cannot partition a kernel call at all.
     """
 
-    def __init__(
-        self, mesh: Mesh, cache: CacheArrays, batch: DeviceBatch, kernels: Kernels, groups: LayerGroups, drafts: int = 0
-    ) -> None:
-        """`drafts` are those of each row at most."""
+    def __init__(self, mesh: Mesh, cache: CacheArrays, batch: DeviceBatch, kernels: Kernels, groups: LayerGroups) -> None:
         self.cache = cache
         self._groups = groups
         self._mesh = mesh
         self._batch = batch
         self._kernels = kernels
-        shape = Bucket(batch.tokens.shape[0], batch.kv_length.shape[0], drafts)
-        self._query_len = 1 + drafts if shape.of_decodes else 1
         self._target = Target.of(mesh.devices.flat[0])
 
     def __call__(
@@ -217,18 +211,7 @@ class PagedAttend:
             kernel, attention_kernel = (kernel_of(each, layer) for each in (self._kernels.kv_write, self._kernels.attention))
             if rope is not None and scales is None and kernel is None and attention_kernel is None:
                 attended, pages = rotate_write_attend(
-                    pages,
-                    q,
-                    k,
-                    v,
-                    rope,
-                    kv_slots,
-                    *rows,
-                    layer=place,
-                    options=options,
-                    query_len=self._query_len,
-                    sinks=sinks,
-                    target=self._target,
+                    pages, q, k, v, rope, kv_slots, *rows, layer=place, options=options, sinks=sinks, target=self._target
                 )
                 return cache.written(pages), attended
             if rope is None:
@@ -290,7 +273,7 @@ def make_forward(
         adapters = None if loras is None else StepAdapters(loras, batch.adapter_tokens, ShardedLora(mesh))
         decoder = bind(config, params, UsedRows(real, rows * (1 + max_drafts)), adapters)
         tokens = input_tokens(batch.tokens, latest)
-        attend = PagedAttend(mesh, state.cache, batch, kernels, groups, max_drafts)
+        attend = PagedAttend(mesh, state.cache, batch, kernels, groups)
         dispatch = ShardedDispatch(mesh, real, kernels)
         hidden, tapped = decoder.tapped(tokens, batch.positions, attend, dispatch, taps)
         places = sampled_places(batch.query_start, batch.rows.num_drafts, max_drafts)

@@ -31,11 +31,6 @@ class Bucket:
     drafts: int = 0
     adapted: bool = False
 
-    @property
-    def of_decodes(self) -> bool:
-        """Whether it is as long as all rows' next tokens and drafts are."""
-        return self.tokens == self.rows * (1 + self.drafts)
-
 
 @dataclass(frozen=True)
 class BucketGrid:
@@ -44,8 +39,8 @@ class BucketGrid:
     Attributes:
         buckets: the shapes.
         free_padding: whether a step costs about what its tokens cost, not what its bucket could hold.
-        decodes_apart: whether decode steps' kernels are for rows of few tokens: a row of more needs a bucket that is not of
-            decodes.
+        decodes_apart: whether decode steps' kernels are for rows of few tokens: a row of more needs a bucket of more tokens than
+            rows.
     """
 
     buckets: tuple[Bucket, ...]
@@ -113,10 +108,8 @@ class BucketGrid:
 
     def widened(self, bucket: Bucket, most: int) -> Bucket:
         """As many rows with so many drafts each: all fit beside decodes, and take prompts' places elsewhere."""
-        tokens = min(bucket.rows * (1 + most), self.max_tokens) if bucket.of_decodes else bucket.tokens
-        wide = Bucket(tokens, bucket.rows, most)
-        # One for prompts that has the shape of one for decodes has a row more, so that it is none.
-        return replace(wide, rows=wide.rows + 1) if self.decodes_apart and wide.of_decodes > bucket.of_decodes else wide
+        tokens = min(bucket.rows * (1 + most), self.max_tokens) if bucket.tokens == bucket.rows else bucket.tokens
+        return Bucket(tokens, bucket.rows, most)
 
     @property
     def step_sizes(self) -> tuple[int, ...]:
@@ -165,12 +158,11 @@ class BucketGrid:
             drafts: of the row that has most.
             adapted: whether rows have adapters.
         """
+        apart = self.decodes_apart and longest > FEW_TOKENS
         for bucket in self._wide if drafts else self._plain_first:
             if bucket.adapted is not adapted:
                 continue
-            if bucket.tokens < tokens or bucket.rows < rows or bucket.drafts < drafts:
-                continue
-            if self.decodes_apart and bucket.of_decodes and longest > max(FEW_TOKENS, 1 + bucket.drafts):
+            if bucket.tokens < tokens or bucket.rows < rows or bucket.drafts < drafts or (apart and bucket.tokens == bucket.rows):
                 continue
             if among is None or bucket in among:
                 return bucket

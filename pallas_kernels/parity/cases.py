@@ -125,12 +125,10 @@ class RotateAttendCase:
     Attributes:
         attention: the rest of the call.
         rotated_dims: dimensions of a head that are rotated; None for all.
-        query_len: tokens of a row of a step of decodes.
     """
 
     attention: AttentionCase
     rotated_dims: int | None = None
-    query_len: int = 1
 
     @property
     def name(self) -> str:
@@ -347,40 +345,6 @@ ROTATE_ATTEND_CASES = (
             options=replace(PLAIN, window=18),
             tiny=True,
         )
-    ),
-    # New keys on both sides of the ends of a page and of a block, fewer drafts than most, rows of nothing before them, padding.
-    RotateAttendCase(
-        AttentionCase(
-            "drafts",
-            ((4, 18), (1, 9), (0, 0), (4, 4), (2, 67), (4, 66), (3, 128)),
-            tokens=28,
-            padded_rows=7,
-            heads=_DECODING,
-            tiny=True,
-        ),
-        query_len=4,
-    ),
-    # A row of more tokens than a tile, whose keys each of its tiles rotates.
-    RotateAttendCase(
-        AttentionCase(
-            "drafts and everything",
-            ((3, 20), (11, 75), (1, 1), (2, 3)),
-            tokens=20,
-            heads=Heads(16, 4, 64),
-            options=EVERYTHING,
-            sinks=SINKS + SINKS[::-1] + SINKS * 2,
-            tiny=True,
-        ),
-        rotated_dims=32,
-        query_len=5,
-    ),
-    RotateAttendCase(
-        AttentionCase("drafts, odd group", ((3, 10), (5, 70)), tokens=10, heads=Heads(14, 1, 32), page_size=8, tiny=True),
-        query_len=5,
-    ),
-    # More workers than rows.
-    RotateAttendCase(
-        AttentionCase("drafts, in parts", ((8, 700),), tokens=8, heads=Heads(8, 1, 128), page_size=64, tiny=True), query_len=8
     ),
     RotateAttendCase(AttentionCase("mixed", heads=_DECODING)),
     RotateAttendCase(AttentionCase("padding", tokens=64, padded_rows=16)),

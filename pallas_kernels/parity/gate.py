@@ -296,14 +296,7 @@ def _rotate_attend(start: _Start, case: RotateAttendCase, dtype: str, implementa
     packed = np.concatenate([batch.q, rng.uniform(-1.4, 1.4, (tokens, 2 * heads.kv, heads.dim))], axis=1).astype(batch.q.dtype)
     packed[real:] = np.nan
     rows = (slots, batch.page_table, batch.query_start, batch.kv_length)
-    attend = partial(
-        rotate_write_attend,
-        layer=layer,
-        options=options,
-        query_len=case.query_len,
-        implementation=implementation,
-        target=target,
-    )
+    attend = partial(rotate_write_attend, layer=layer, options=options, implementation=implementation, target=target)
 
     def run(kv_pages: jax.Array, packed: jax.Array, *rows: jax.Array) -> tuple[jax.Array, jax.Array]:
         q, k, v = jnp.split(packed, (heads.query, heads.query + heads.kv), axis=1)

@@ -132,17 +132,6 @@ def tokens_as_tiles(rows: Rows, tokens: int) -> QueryTiles:
     return QueryTiles(row, jnp.where(real, position, 0), real.astype(jnp.int32), jnp.where(real, token, ~token))
 
 
-def rows_as_tiles(rows: Rows, tokens: int, queries: int) -> QueryTiles:
-    """Return tiles of at most `queries` consecutive tokens of a row, and behind them those of padding tokens."""
-    most = (tokens + (rows.kv_length.shape[0] + 1) * (queries - 1)) // queries
-    taken = cut(rows, rows.counts, queries, most)
-    block, used = jnp.arange(most, dtype=jnp.int32), jnp.sum(-(-rows.counts // queries))
-    blank = rows.query_start[-1] + (block - used) * queries
-    return QueryTiles(
-        taken.row, taken.position, taken.queries, jnp.where((block >= used) & (blank < tokens), ~blank, taken.token)
-    )
-
-
 def sharing_heads(kv_heads: int, group: int, row_bytes: int) -> int:
     """Return how many KV heads share a tile of 8 rows, which is then whole; else 1, and a tile is padded to whole 8 rows.
 

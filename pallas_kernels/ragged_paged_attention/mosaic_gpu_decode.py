@@ -13,6 +13,7 @@ A piece leaves the sum of weighted values, the largest score and the sum of weig
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ class DecodeShape:
         least_blocks: of keys, see `Workers`.
         key_slots: blocks of keys of a worker in shared memory.
         value_slots: likewise of values.
-        step: of the step's own keys, where they are not in the cache yet. None where they are.
+        step: of the step's own keys, where they are not in the cache yet; a tile is then a token. None where they are.
     """
 
     page_size: int
@@ -116,7 +117,7 @@ def paged_decode(
         tiles: what the rows of q are.
         work: `plan` of the tiles for `shape.all_workers`.
         layer: int32 [1]; an array, so that all layers of a model share one kernel.
-        keys: the step's own, with `shape.step`. They are written to the cache.
+        keys: the step's own, with `shape.step`: token i is tile i. They are written to the cache.
         shape: the static arguments.
         interpret: `mosaic.interpreter()` to run on CPUs, False to compile.
 
@@ -174,6 +175,7 @@ def _scratch(shape: DecodeShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -
         values,
         scales,
         wide,
+        None if step is None else step_keys.written_rows(workers, dim, dtype),
         plgpu.Barrier(num_barriers=workers) if step is None else None,
         plgpu.Barrier(num_arrivals=loads_of_keys, num_barriers=key_slots),
         plgpu.Barrier(num_arrivals=pages, num_barriers=value_slots),
@@ -185,8 +187,8 @@ def _scratch(shape: DecodeShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -
 class _Refs(NamedTuple):
     """Memory of the kernel, in the order of its arguments: inputs, outputs, scratch.
 
-    A cache in 8 bits has `scales`, and tiles that its numbers are widened into; another has neither. Keys of the step are `step`;
-    without, `q` is the queries.
+    A cache in 8 bits has `scales`, and tiles that its numbers are widened into; another has neither. Keys of the step are `step`,
+    and leave by `written`; without, `q` is the queries.
     """
 
     q: Any
@@ -209,6 +211,7 @@ class _Refs(NamedTuple):
     values: Any
     key_scales: Any
     wide: Any
+    written: Any
     q_loaded: Any
     keys_loaded: Any
     values_loaded: Any
@@ -224,7 +227,7 @@ class _Refs(NamedTuple):
         seen = line.keys_of(self.position[piece.tile], self.queries[piece.tile], window)
         if self.step is None:
             return seen
-        return seen._replace(end=self.position[piece.tile] - (self.step.token[piece.tile] - self.step.first[piece.tile]))
+        return seen._replace(end=seen.end - 1 - (piece.tile - self.step.first[piece.tile]))
 
 
 def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int, interpreted: bool) -> None:
@@ -370,27 +373,19 @@ class _Worker(NamedTuple):
         if shape.step is None:
             self._leave(piece, state)
             return
-        tokens, last = self._tokens(piece), piece.block + piece.blocks == seen.blocks
-        count = jnp.where(last, position + tokens.count - jnp.maximum(seen.start, seen.end), 0)
-        pages = step_keys.Pages(refs.pages, _start_of(refs, self.num_pages) * shape.kv_heads + piece.head, shape.kv_heads)
-        query = None if shape.queries == 1 else self._queries_of_rows()
-        state = step_keys.absorb(q_tile, refs.step, tokens, query, piece.head, count, pages, shape.step, state)
-        self._leave(piece, state)
-
-    def _tokens(self, piece: Piece) -> step_keys.Tokens:
-        return step_keys.Tokens(self.refs.step.token[piece.tile], self.refs.queries[piece.tile])
-
-    def _queries_of_rows(self) -> jax.Array:
-        """Which of its queries each row of a tile is of, int32 [64]."""
-        row = plgpu.broadcasted_iota(jnp.int32, (WGMMA_ROWS,), 0, layout=plgpu.Layout.WGMMA.reduce(1))
-        return lax.div(row, jnp.int32(self.shape.group))
+        last = piece.block + piece.blocks == seen.blocks
+        written, count = refs.written.at[self.number], position + 1 - jnp.maximum(seen.start, seen.end)
+        count = jnp.where(last, count, 0)
+        state = step_keys.absorb(q_tile, refs.step, piece.tile, piece.head, count, written, shape.step, state)
+        slot, own = refs.step.slots[piece.tile], _start_of(refs, self.num_pages) * shape.kv_heads + piece.head
+        self._leave(piece, state, partial(step_keys.write, written, refs.pages, own, shape.kv_heads, slot, last))
 
     def _load_queries(self, piece: Piece, tile: Any) -> None:
         refs, shape = self.refs, self.shape
         own = lax.div(piece.head, jnp.int32(shape.shared))  # tile of the token
         if shape.step is not None:
             head = own * (shape.shared * shape.step.heads)
-            step_keys.load_queries(tile, refs.step, self._tokens(piece), head, (shape.queries, shape.group), shape.step)
+            step_keys.load_queries(tile, refs.step, piece.tile, head, shape.rows, shape.step)
             return
         loaded = refs.q_loaded.at[self.number]
         plgpu.copy_gmem_to_smem(refs.q.at[piece.tile, own], tile.at[pl.ds(0, shape.rows)], loaded)
@@ -453,15 +448,16 @@ class _Worker(NamedTuple):
             start, end = block.seen_rows
             visible = key < end if window is None else (key >= start) & (key < end)
             return jnp.where(visible, logits, softmax.MASKED)
-        position = block.position - block.first_key + self._queries_of_rows()
+        row = plgpu.broadcasted_iota(jnp.int32, (WGMMA_ROWS,), 0, layout=plgpu.Layout.WGMMA.reduce(1))
+        position = block.position - block.first_key + lax.div(row, jnp.int32(shape.group))
         position = lax.broadcast_in_dim(position, key.shape, [0])
-        visible = key <= position if shape.step is None else key < block.seen_rows[1]
+        visible = key <= position
         if window is not None:
             visible &= key > position - window
         return jnp.where(visible, logits, softmax.MASKED)
 
-    def _leave(self, piece: Piece, state: _State) -> None:
-        """Store a piece's result, of the groups of 8 rows that have queries."""
+    def _leave(self, piece: Piece, state: _State, write: Callable[[], None] | None = None) -> None:
+        """Store a piece's result, of the groups of 8 rows that have queries; and call `write` where all is committed."""
         refs, shape, size = self.refs, self.shape, mosaic.ROW_TILE
         used = refs.queries[piece.tile] * shape.group
         slot = line.slot_of(piece.tile * shape.kv_heads + piece.head, self.worker)
@@ -493,4 +489,6 @@ class _Worker(NamedTuple):
             plgpu.commit_smem()
             if first == 0:
                 groups(store_sums)
+                if write is not None:
+                    write()
             groups(partial(store_values, columns))

@@ -151,13 +151,11 @@ def _kernel(*arguments: Any, shape: MergeShape) -> None:
         _store(refs, _whole(refs, sums, rows, head, shape), shape)
         _leave(refs, rows, head, token, queries, shape)
 
-    blank = refs.out.shape[0] - (-1 - token)
-
-    @pl.when((queries == 0) & (token < 0) & (rows * ROWS < blank * shape.decode.group))
+    @pl.when((queries == 0) & (token < 0))
     def _nothing() -> None:
         layout = _strided(shape.decode.dim)
         _store(refs, plgpu.layout_cast(jnp.zeros((ROWS, shape.decode.dim), jnp.float32), layout), shape)
-        _leave(refs, rows, head, -1 - token, blank, shape)
+        _leave(refs, rows, head, -1 - token, jnp.int32(1), shape)
 
 
 def _pieces_of(refs: _Refs, tile: jax.Array, head: jax.Array, shape: DecodeShape) -> _Pieces:

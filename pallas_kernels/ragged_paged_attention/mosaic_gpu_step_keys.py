@@ -2,12 +2,10 @@
 
 Queries, keys and values come as one array, not rotated yet. Who begins with a piece of a segment rotates its queries on their way
 to shared memory. Pages are attended to up to the first key of this step's tokens; who has the last piece of a segment rotates
-the keys of the step that its queries see, one after the other, and adds each to the softmax as a block of a single key: in
-registers, beside the loop over pages. It writes keys and values of the tile's own tokens to their pages. So each is written
-once, and what is written is not read in the same launch: where a row has several tiles, each rotates the keys of those before it
-again, and no row's pages may be those that another row of the step writes.
-
-What is written goes from registers to the page: a warpgroup has all of a key, and waits for nothing.
+the keys of the step that its query sees, one after the other, and adds each to the softmax as a block of a single key: in
+registers, beside the loop over pages. It writes the token's own key and value to their page. So each is written once, and what
+is written is not read in the same launch: where a row has several tokens, each rotates the keys of those before it again, and no
+row's pages may be those that another row of the step writes.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import Sums
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 
 ROTATED_COLUMNS = 64  # of each half at once: few registers at a time
+TMA_ALIGNMENT = 64  # numbers of 16 bits that are 128 bytes: where in shared memory what TMA stores may begin
 
 
 @dataclass(frozen=True)
@@ -67,100 +66,53 @@ class StepKeys(NamedTuple):
         packed: [T, H + 2 K, D], queries, keys and values before the rotation.
         cos, sin: f32 [T, half].
         slots: int32 [T], page * S + offset of each; in the null page for a token that is not written.
-        token: int32 [I], the first token of each tile that has queries.
-        first: int32 [I], the first token of its row.
+        first: int32 [T], the first token of each one's row.
     """
 
     packed: Any
     cos: Any
     sin: Any
     slots: Any
-    token: Any
     first: Any
 
 
-class Tokens(NamedTuple):
-    """Those of a tile, of the step's: `count` from `first` on."""
-
-    first: jax.Array
-    count: jax.Array
+def written_rows(workers: int, dim: int, dtype: Any) -> Any:
+    """Describe the shared memory that a token's key and value leave by, of each worker."""
+    return plgpu.SMEM((workers, 2, -(-dim // TMA_ALIGNMENT) * TMA_ALIGNMENT), dtype)
 
 
-class Pages(NamedTuple):
-    """Where a KV head's keys and values are written.
+def load_queries(tile: Any, keys: StepKeys, token: jax.Array, head: jax.Array, rows: int, shape: StepShape) -> None:
+    """Put `rows` heads of a token, from query head `head` on, into a tile of shared memory [64, D], rotated.
 
-    Attributes:
-        pages: [L * P * 2 * K, S, D].
-        first: where pages have the layer's null page's keys of the KV head.
-        kv_heads: K.
+    Behind the heads of a KV head are those of the next, which nobody looks at. They come through registers: a tile's first head
+    is none that TMA could begin with.
     """
-
-    pages: Any
-    first: jax.Array
-    kv_heads: int
-
-    def write(self, slot: jax.Array, half: int, columns: Any, numbers: jax.Array) -> None:
-        """Write columns of the key of a slot that is not in the null page, or of its value if `half` is 1."""
-        size = jnp.int32(self.pages.shape[1])
-        place = self.first + (lax.div(slot, size) * 2 + half) * self.kv_heads
-        self.pages.at[place, lax.rem(slot, size)][columns] = numbers
-
-
-def load_queries(tile: Any, keys: StepKeys, tokens: Tokens, head: jax.Array, rows: tuple[int, int], shape: StepShape) -> None:
-    """Put heads of tokens, from query head `head` on, into a tile of shared memory [64, D], rotated.
-
-    `rows` are how many tokens at most, and how many heads of each, a multiple of 8. Behind the heads of a KV head are those of
-    the next, which nobody looks at. They come through registers: a tile's first head is none that TMA could begin with.
-    """
-    queries, group = rows
-    for query in range(queries):
-
-        def load(query: int = query) -> None:
-            for first in range(0, group, mosaic.ROW_TILE):
-                into = tile.at[pl.ds(query * group + first, mosaic.ROW_TILE)]
-                _load_heads(into, keys, tokens.first + query, head + first, shape)
-
-        if query == 0:
-            load()
-        else:
-            pl.when(query < tokens.count)(load)
+    size, layout = mosaic.ROW_TILE, _layout(math.gcd(shape.half, shape.dim))
+    for first in range(0, rows, size):
+        heads, into = keys.packed.at[token, pl.ds(head + first, size)], tile.at[pl.ds(first, size)]
+        for columns in shape.pairs:
+            numbers = [_load(heads.at[:, part], layout).astype(jnp.float32) for part in columns]
+            turn = (_load(table.at[token, columns[0]], layout.reduce(0)) for table in (keys.cos, keys.sin))
+            cos, sin = (lax.broadcast_in_dim(each, numbers[0].shape, [1]) for each in turn)
+            for part, rotated in zip(columns, _rotated(numbers[0], numbers[1], cos, sin), strict=True):
+                into[:, part] = rotated.astype(tile.dtype)
+        if shape.rest is not None:
+            into[:, shape.rest] = _load(heads.at[:, shape.rest], layout)
     plgpu.commit_smem()
 
 
-def _load_heads(into: Any, keys: StepKeys, token: jax.Array, head: jax.Array, shape: StepShape) -> None:
-    """Put 8 heads of a token into 8 rows of a tile, rotated."""
-    layout, heads = _layout(math.gcd(shape.half, shape.dim)), keys.packed.at[token, pl.ds(head, mosaic.ROW_TILE)]
-    for columns in shape.pairs:
-        numbers = [_load(heads.at[:, part], layout).astype(jnp.float32) for part in columns]
-        turn = (_load(table.at[token, columns[0]], layout.reduce(0)) for table in (keys.cos, keys.sin))
-        cos, sin = (lax.broadcast_in_dim(each, numbers[0].shape, [1]) for each in turn)
-        for part, rotated in zip(columns, _rotated(numbers[0], numbers[1], cos, sin), strict=True):
-            into[:, part] = rotated.astype(into.dtype)
-    if shape.rest is not None:
-        into[:, shape.rest] = _load(heads.at[:, shape.rest], layout)
-
-
 def absorb(
-    tile: Any,
-    keys: StepKeys,
-    tokens: Tokens,
-    query: jax.Array | None,
-    head: jax.Array,
-    count: jax.Array,
-    pages: Pages,
-    shape: StepShape,
-    state: Any,
+    tile: Any, keys: StepKeys, token: jax.Array, head: jax.Array, count: jax.Array, rows: Any, shape: StepShape, state: Any
 ) -> Any:
-    """Attend from a tile's queries to the last `count` keys of the step up to its last one, if any; and write its own.
+    """Attend from a token's queries to the last `count` keys of the step up to its own, if any; and put its own into `rows`.
 
     Args:
         tile: the queries [64, D], rotated.
         keys: of the step.
-        tokens: whose queries.
-        query: int32 [64], which of them each row of the tile is of; None where there is one.
+        token: whose.
         head: the KV head.
-        count: how many keys: the first query sees them or it does not, and all that it sees are among them.
-        pages: where to.
+        count: how many keys.
+        rows: [2, D or more] of shared memory for key and value, to be committed.
         shape: the static arguments.
         state: sum of weighted values f32 [64, D], and the Sums of its rows.
     """
@@ -168,14 +120,17 @@ def absorb(
 
     def step(number: jax.Array, state: tuple[jax.Array, Sums]) -> tuple[jax.Array, Sums]:
         total, sums = state
-        other = tokens.first + tokens.count - count + number
-        slot = keys.slots[other]
-        written = (other >= tokens.first) & (slot >= pages.pages.shape[1])
+        other = token - count + 1 + number
+        own = other == token
         key, value = keys.packed.at[other, place], keys.packed.at[other, place + shape.kv_heads]
+        pl.when(own)(lambda: plgpu.wait_smem_to_gmem(0))  # for the piece before
         scores: list[jax.Array] = []
 
         def multiply(columns: Any, part: jax.Array) -> None:
-            pl.when(written)(lambda: pages.write(slot, 0, columns, part))
+            @pl.when(own)
+            def _write() -> None:
+                rows[0, columns] = part
+
             queries = plgpu.load(tile.at[:, columns], layout=plgpu.Layout.WGMMA).astype(jnp.float32)
             scores.append((queries * lax.broadcast_in_dim(part.astype(jnp.float32), queries.shape, [1])).sum(axis=1))
 
@@ -187,12 +142,14 @@ def absorb(
         if shape.rest is not None:
             multiply(shape.rest, _row(key.at[shape.rest]))
         logits = softmax.logits(sum(scores[1:], scores[0]), shape.options, None)
-        if query is not None:
-            logits = _masked(logits, tokens.first + query - other, shape.options.window)
         largest = jnp.maximum(sums.largest, logits)
         fade, weight = jnp.exp2(sums.largest - largest), jnp.exp2(logits - largest)
         values = _row(value)
-        pl.when(written)(lambda: pages.write(slot, 1, pl.ds(0, shape.dim), values))
+
+        @pl.when(own)
+        def _write_values() -> None:
+            rows[1, pl.ds(0, shape.dim)] = values
+
         spread = lax.broadcast_in_dim(values.astype(jnp.float32), total.shape, [1])
         total = total * softmax.over_columns(fade, total) + softmax.over_columns(weight, total) * spread
         return total, Sums(largest, sums.total * fade + weight)
@@ -200,12 +157,25 @@ def absorb(
     return lax.fori_loop(0, count, step, state)
 
 
-def _masked(logits: jax.Array, behind: jax.Array, window: int | None) -> jax.Array:
-    """Mask those of a key that is so many positions behind each row's query."""
-    visible = behind >= 0
-    if window is not None:
-        visible &= behind < window
-    return jnp.where(visible, logits, softmax.MASKED)
+def write(rows: Any, pages: Any, first: jax.Array, kv_heads: int, slot: jax.Array, wanted: jax.Array) -> None:
+    """Start to write a token's key and value to their page, unless that is the null page.
+
+    Args:
+        rows: what `absorb` put there, committed.
+        pages: [L * P * 2 * K, S, D].
+        first: where pages have the layer's null page's keys of the KV head.
+        kv_heads: K.
+        slot: the token's.
+        wanted: whether to.
+    """
+    _, size, dim = pages.shape
+    page, offset = lax.div(slot, jnp.int32(size)), lax.rem(slot, jnp.int32(size))
+
+    @pl.when(wanted & (page > 0))
+    def _copy() -> None:
+        for half in range(2):
+            into = pages.at[first + (page * 2 + half) * kv_heads, offset]
+            plgpu.copy_smem_to_gmem(rows.at[half, pl.ds(0, dim)], into)
 
 
 def _rotated(first: jax.Array, second: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array]:

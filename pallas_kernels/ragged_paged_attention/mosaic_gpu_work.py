@@ -44,8 +44,7 @@ class QueryTiles(NamedTuple):
         row: of the batch.
         position: of the first query in its row.
         queries: how many, consecutive; 0 for a tile without work.
-        token: the first query's; where a tile has no work ~t if the results of t and of what follows it, as many as a tile has
-            queries, are 0, else any that is not below 0.
+        token: the first query's; where a tile has no work ~t for a token t whose result is 0, else any that is not below 0.
     """
 
     row: jax.Array

@@ -28,7 +28,6 @@ def rotate_write_attend(
     *,
     layer: int,
     options: AttentionOptions,
-    query_len: int = 1,
     sinks: jax.Array | None = None,
     implementation: str | None = None,
     target: Target | None = None,
@@ -37,11 +36,8 @@ def rotate_write_attend(
 
     Args:
         kv_pages, q, k, v, rotation, slots, layer: as of `rotate_and_write`. `slots` are where the page table has the tokens.
-        page_table, query_start, kv_length, options, sinks: as of `ragged_paged_attention`. With no more tokens than
-            `query_len` times the rows, no row's pages may hold a slot of another row: a kernel reads pages while others are
-            written.
-        query_len: tokens of a row of a step of decodes, 1 and its drafts. Rows may have more or fewer; those of many more cost
-            more than in a step of prompts, which is one of more tokens than `query_len` times the rows.
+        page_table, query_start, kv_length, options, sinks: as of `ragged_paged_attention`. With no more tokens than rows, no
+            row's pages may hold a slot of another row: a kernel reads pages while others are written.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.
 
@@ -57,7 +53,6 @@ def rotate_write_attend(
     problem = RotateAttendProblem(
         RotateProblem.of(kv_pages, q, rotation),
         AttentionProblem.of(q, kv_pages, page_table, options=options, kv_scales=None, sinks=sinks),
-        query_len,
     )
     run = choose("rotate_write_attend", IMPLEMENTATIONS, implementation, target, problem)
     rows = (page_table, query_start, kv_length)

@@ -13,11 +13,10 @@ from pallas_kernels.ragged_paged_attention.mosaic_gpu import (
     TileShape,
     decode,
     decode_shape,
-    rows_as_tiles,
     sharing_heads,
     tokens_as_tiles,
 )
-from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import LOG2_E, WGMMA_ROWS
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import LOG2_E
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_step_keys import StepKeys, StepShape
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 from pallas_kernels.ragged_paged_attention.query_tiles import Rows
@@ -54,13 +53,11 @@ def _run(
 ) -> tuple[jax.Array, jax.Array]:
     (tokens, every, dim), kv_heads = packed.shape, call.kv_pages.shape[3]
     heads = every // kv_heads - 2
-    each = -(-tokens // call.rows.kv_length.shape[0])  # tokens of a row, as a rule
-    queries = min(each, WGMMA_ROWS // (-(-heads // ROW_TILE) * ROW_TILE))
-    tiles = tokens_as_tiles(call.rows, tokens) if queries == 1 else rows_as_tiles(call.rows, tokens, queries)
-    shared = sharing_heads(kv_heads, heads, dim * packed.dtype.itemsize) if queries == 1 else 1
-    group = -(-shared * heads // ROW_TILE) * ROW_TILE
+    tiles = tokens_as_tiles(call.rows, tokens)
+    shared = sharing_heads(kv_heads, heads, dim * packed.dtype.itemsize)
+    rows = -(-shared * heads // ROW_TILE) * ROW_TILE
     step = StepShape(heads, kv_heads, dim, rotation.cos.shape[1], options)
-    shape = decode_shape(call, TileShape(heads, group, queries, shared), options, interpret, step)
-    keys = StepKeys(packed, *rotation, slots, tiles.token, call.rows.query_start[tiles.row])
+    shape = decode_shape(call, TileShape(heads, rows, 1, shared), options, interpret, step)
+    keys = StepKeys(packed, *rotation, slots, call.rows.query_start[tiles.row])
     attended, kv_pages = decode(call, None, keys, tiles, shape, heads, tokens, interpret)
     return attended.reshape(tokens, heads * kv_heads, dim), kv_pages

@@ -10,8 +10,7 @@ from pallas_kernels.rotate_and_write.problem import RotateProblem
 
 @dataclass(frozen=True, slots=True)
 class RotateAttendProblem:
-    """What is asked of either of its halves, and `query_len` as in api.py."""
+    """What is asked of either of its halves."""
 
     rotate: RotateProblem
     attend: AttentionProblem
-    query_len: int = 1
