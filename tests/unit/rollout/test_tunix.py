@@ -158,7 +158,7 @@ def merged(model):
     flat = dict(nnx.to_flat_state(nnx.state(made, nnx.Param)))
     for path, one in flat.items():
         a, b = (leaves.get((*path[:-1], f"{path[-1]}_lora_{side}")) for side in "ab")
-        if a is not None:
+        if a is not None and b is not None:
             one.set_value(one.get_value() + LORA["lora_alpha"] / LORA["r"] * jnp.tensordot(a, b, 1))
     nnx.update(made, nnx.from_flat_state(list(flat.items())))
     return made
