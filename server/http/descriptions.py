@@ -135,6 +135,12 @@ _OF_SHAPE: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "ChatChoiceReply": {"message": "the answer"},
         "ChatLogprobsReply": {"content": "one entry a token"},
         "ChatReply": {"model": "the served model's name"},
+        "ClassData": {
+            "index": "which of the texts it is, from 0",
+            "label": "the likeliest class, as the model calls it",
+            "num_classes": "how many there are",
+            "probs": "the probability of each class",
+        },
         "CompletionChoiceReply": {"index": "which of the texts it is: samples of the first prompt come first"},
         "CompletionLogprobsReply": {
             "text_offset": "where each token begins in the text, in characters",
@@ -154,8 +160,20 @@ _OF_SHAPE: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "DetokenizeReply": {"prompt": "the text"},
         "DetokenizeRequest": {"tokens": "the token ids, in order"},
+        "EmbeddingData": {"embedding": "the numbers, or base64 of them", "index": "which of the texts it is, from 0"},
         "ErrorDetail": {"type": "what kind of error it is, in OpenAI's words"},
         "FileDeletedReply": {"deleted": "always true"},
+        "PoolingData": {
+            "data": "numbers, or base64 of them; a list of them for each token",
+            "index": "which of the texts it is, from 0",
+        },
+        "RerankReply": {"results": "documents, the most relevant first"},
+        "RerankResult": {
+            "document": "the document, unless return_documents is false",
+            "index": "its place in the request, from 0",
+            "relevance_score": "how relevant it is",
+        },
+        "ScoreData": {"index": "which of the pairs it is, from 0", "score": "how well the two texts fit"},
         "StreamDeletedReply": {"deleted": "always true"},
         "FileReply": {
             "bytes": "the file's length",

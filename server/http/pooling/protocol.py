@@ -110,7 +110,7 @@ class RerankRequest(PooledFields):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"query": "17 + 25", "documents": ["hello", "42"], "top_n": 1}]})
 
-    query: _Text
+    query: _Text = Field(description="what documents are compared with")
     documents: Documents = Field(description="texts, or objects with a text; at most 1024")
     top_n: Integer | None = told("tell only so many, the most relevant; all by default", minimum=0)
     return_documents: bool | None = Field(None, description="tell the documents' texts, which is the default")
