@@ -24,6 +24,7 @@ BATCH_SHARE = 0.1  # lines of batches, as a share of the other requests
 BATCHES = 2  # a minute
 _SAMPLES = 12  # of the gauges, a minute
 _DRAIN_SECONDS = 180.0
+_PAGE_SECONDS = 30.0  # in which a page of metrics comes, where a minute is shorter (a rehearsal)
 _IDLE_SECONDS, _POLL_SECONDS = 30.0, 0.5
 _WARM_UP = 0.25  # of the time in which capacity is measured
 
@@ -108,7 +109,7 @@ class Soak:
         self._seconds = seconds
         self._answers: list[list[Answer]] = []
         self._sender = Clients(subject.http, subject.address, subject.model)
-        self._http = httpx.AsyncClient(base_url=subject.http, timeout=seconds)
+        self._http = httpx.AsyncClient(base_url=subject.http, timeout=max(seconds, _PAGE_SECONDS))
         self._processes = watch.Processes(subject.pid)
         self._tasks: set[asyncio.Task[None]] = set()
 

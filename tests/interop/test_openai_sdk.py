@@ -143,8 +143,8 @@ def test_errors_have_types(
     assert info.value.request_id
 
 
-def test_what_is_not_served_is_not_found(sdk: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="embeddings"):
+def test_what_the_model_cannot_do_is_refused(sdk: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="task embed: this model is served to generate text"):
         sdk.embeddings.create(model="pico", input="x")
 
 

