@@ -313,6 +313,7 @@ class LLM:
         config: LoraSettings | None = None,
         mapping: ParamMapping = "auto",
         load_inplace: bool = False,
+        pin: bool = False,
     ) -> None:
         """Let requests name an adapter, also as the `adapter` of their options. Any thread may call it.
 
@@ -323,6 +324,7 @@ class LLM:
             config: what an adapter_config.json says of them; `r` and `lora_alpha` are needed.
             mapping: how the names of params are read, as in `from_params`; "hf" are PEFT's.
             load_inplace: whether it may replace one of the same name. What runs finishes with the one that it began with.
+            pin: whether it stays in memory, and once it was used on the devices; fewer than max_loras may.
 
         Raises InvalidRequestError, ConflictError, CheckpointError or ConfigError, nothing having changed: see `AdapterStore`.
         """
@@ -330,11 +332,11 @@ class LLM:
         if (params is None) != (config is None) or (params is None) == (lora_path is None):
             raise InvalidRequestError("either lora_path must be given, or params and config", param="lora_path")
         if lora_path is not None:
-            adapters.store.load(lora_name, lora_path, in_place=load_inplace)
+            adapters.store.load(lora_name, lora_path, in_place=load_inplace, pin=pin)
             return
         assert config is not None, "it goes with params"
         made, running = adapters.trees.make(params, config, mapping), self._built.core.scheduler.sequences
-        self._call(lambda: adapters.give(lora_name, made, running.values(), in_place=load_inplace))
+        self._call(lambda: adapters.give(lora_name, made, running.values(), in_place=load_inplace, pin=pin))
 
     def unload_lora_adapter(self, lora_name: str) -> None:
         """Let no request name it any more. Raises ModelNotFoundError."""

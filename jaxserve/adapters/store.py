@@ -33,6 +33,7 @@ class AdapterInfo(msgspec.Struct, frozen=True):
         modules: how many it changes.
         tenant: whose it is; None for everybody's.
         base_model: that it says it was trained on.
+        pinned: whether it stays in the host's memory, and in its slot once it has one, whoever else needs the place.
     """
 
     name: str
@@ -42,6 +43,7 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     modules: int
     tenant: str | None = None
     base_model: str | None = None
+    pinned: bool = False
 
 
 class Shelf(Protocol):
@@ -62,6 +64,7 @@ class AdapterStore:
         read: reads one of a directory, and raises CheckpointError for what cannot be served (`directory.read_adapter`).
         capacity: adapters in the host's memory.
         slots: of those that have directories, how many are kept whatever came as arrays: as many as a step may put on devices.
+            Fewer than that may be pinned: others must have a place, too.
         adapter_bytes: of each in the host's memory.
         base_model: name of the model that is served, for a warning where an adapter names another.
     """
@@ -79,49 +82,61 @@ class AdapterStore:
         self._names: dict[str, AdapterInfo] = {}
         self._paths: dict[str, Path] = {}  # by key, also of names that are gone: requests may still need them
         self._held: OrderedDict[str, None] = OrderedDict()  # keys in memory that can be read again, least recently used first
-        self._pinned: set[str] = set()  # keys in memory that came as arrays
+        self._given: set[str] = set()  # keys in memory that came as arrays
+        self._pinned: frozenset[str] = frozenset()  # keys that stay
         self._failed: dict[str, JaxserveError] = {}
         self._coming: dict[str, Future[None]] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="jaxserve-adapters")
         self.num_fetches = 0
 
-    def load(self, name: str, path: str | Path, *, tenant: str | None = None, in_place: bool = False) -> AdapterInfo:
-        """Read an adapter and let requests name it.
+    def load(
+        self, name: str, path: str | Path, *, tenant: str | None = None, in_place: bool = False, pin: bool = False
+    ) -> AdapterInfo:
+        """Read an adapter and let requests name it; pinned or not, whatever one of its name was before.
 
         Raises InvalidRequestError for a name that cannot be one, ConflictError for one that is taken, unless it is to be replaced
-        `in_place`, and CheckpointError for what cannot be served. Whatever is raised, nothing has changed.
+        `in_place`, or for a pin too many, and CheckpointError for what cannot be served. Whatever is raised, nothing has changed.
         """
         self.check_name(name, tenant, in_place=in_place)
         directory = Path(path).expanduser()
         adapter = self._read_directory(directory)
-        info = self._info(name, adapter, str(directory), tenant)
+        info = self._info(name, adapter, str(directory), tenant, pin)
         with self._lock:
             self._check_name(name, tenant, in_place=in_place)
-            self._names[name] = info
+            self._check_pins(info)
+            self._name(info)
             self._paths[info.key] = directory
-            if len(self._held) < self._room or info.key in self._held:
+            if len(self._held) < self._room or info.key in self._held or pin:
                 self._keep(info.key, adapter)
         return info
 
     def give(
-        self, name: str, adapter: HostAdapter, used: Collection[str], *, tenant: str | None = None, in_place: bool = False
+        self,
+        name: str,
+        adapter: HostAdapter,
+        used: Collection[str],
+        *,
+        tenant: str | None = None,
+        in_place: bool = False,
+        pin: bool = False,
     ) -> AdapterInfo:
         """Let requests name an adapter that came as arrays. `used` are the keys that requests need.
 
         Raises as `load`, and ConflictError where the host's memory is full of such.
         """
-        info = self._info(name, adapter, "", tenant)
+        info = self._info(name, adapter, "", tenant, pin)
         with self._lock:
             self._check_name(name, tenant, in_place=in_place)
-            others = {key for key in self._pinned if key in used or self._is_named(key, but=name)} - {info.key}
+            others = {key for key in self._given if key in used or self._is_named(key, but=name)} - {info.key}
             if len(others) >= self._capacity:
                 raise ConflictError(
                     f"max_cpu_loras is {self._capacity}, and as many adapters that came without a directory are in memory: "
                     "unload one, or wait for the requests of those that were replaced",
                     param="lora_name",
                 )
-            self._names[name] = info
-            self._pinned.add(info.key)
+            self._check_pins(info)
+            self._name(info)
+            self._given.add(info.key)
             self._shelf.keep(info.key, adapter.numbers)
             self._let_go(used)
         return info
@@ -130,7 +145,7 @@ class AdapterStore:
     def has_unnamed(self) -> bool:
         """Whether there is something that `let_go` may forget."""
         with self._lock:
-            return not all(map(self._is_named, self._pinned))
+            return not all(map(self._is_named, self._given))
 
     def let_go(self, used: Collection[str]) -> None:
         """Forget adapters that came as arrays, that nothing names any more, and that no request needs: not those in `used`."""
@@ -142,6 +157,7 @@ class AdapterStore:
         with self._lock:
             info = self._known(name, tenant)
             del self._names[name]
+            self._pinned = self._pins()
             return info
 
     def find(self, name: str, tenant: str = "") -> AdapterInfo:
@@ -155,10 +171,15 @@ class AdapterStore:
             return list(self._names.values())
 
     @property
+    def pinned(self) -> frozenset[str]:
+        """Keys of those that stay where they are."""
+        return self._pinned
+
+    @property
     def num_held(self) -> int:
         """Adapters in the host's memory."""
         with self._lock:
-            return len(self._pinned.union(self._held))
+            return len(self._given.union(self._held))
 
     @property
     def num_bytes(self) -> int:
@@ -182,7 +203,7 @@ class AdapterStore:
                 self._held.move_to_end(key)
                 self._trim()
                 return True
-            if key in self._pinned:
+            if key in self._given:
                 return True
             self._bring(key)
             return False
@@ -195,7 +216,7 @@ class AdapterStore:
     def bring(self, key: str) -> Future[None] | None:
         """Done, whatever comes of it, when the adapter with a key has been read; None if it is in memory."""
         with self._lock:
-            return None if key in self._held or key in self._pinned else self._bring(key)
+            return None if key in self._held or key in self._given else self._bring(key)
 
     def _bring(self, key: str) -> Future[None]:
         if key not in self._coming:
@@ -228,7 +249,8 @@ class AdapterStore:
 
     def _trim(self) -> None:
         while len(self._held) > self._room:
-            oldest, _ = self._held.popitem(last=False)
+            oldest = next(key for key in self._held if key not in self._pinned)  # there is room for all that are
+            del self._held[oldest]
             self._forget(oldest)
 
     def _keep(self, key: str, adapter: HostAdapter) -> None:
@@ -239,25 +261,38 @@ class AdapterStore:
     @property
     def _room(self) -> int:
         """For adapters that can be read again."""
-        return max(self._capacity - len(self._pinned), self._slots)
+        return max(self._capacity - len(self._given), self._slots)
 
     def _let_go(self, used: Collection[str]) -> None:
-        for key in [key for key in self._pinned if key not in used and not self._is_named(key)]:
-            self._pinned.discard(key)
+        for key in [key for key in self._given if key not in used and not self._is_named(key)]:
+            self._given.discard(key)
             self._forget(key)
 
     def _forget(self, key: str) -> None:
-        if key not in self._held and key not in self._pinned:
+        if key not in self._held and key not in self._given:
             self._shelf.forget(key)
 
     def _is_named(self, key: str, but: str | None = None) -> bool:
         return any(info.key == key for name, info in self._names.items() if name != but)
 
-    def _info(self, name: str, adapter: HostAdapter, path: str, tenant: str | None) -> AdapterInfo:
+    def _name(self, info: AdapterInfo) -> None:
+        self._names[info.name] = info
+        self._pinned = self._pins()
+
+    def _pins(self, but: str | None = None) -> frozenset[str]:
+        return frozenset(info.key for name, info in self._names.items() if info.pinned and name != but)
+
+    def _check_pins(self, info: AdapterInfo) -> None:
+        if info.pinned and len(self._pins(but=info.name) - {info.key}) + 1 >= self._slots:
+            raise ConflictError(
+                f"max_loras is {self._slots}: {self._slots - 1} adapters may be pinned, and as many are", param="pin"
+            )
+
+    def _info(self, name: str, adapter: HostAdapter, path: str, tenant: str | None, pin: bool) -> AdapterInfo:
         base = adapter.base_model
         if base is not None and Path(base).name != Path(self._base_model).name:
             logger.warning("adapter %s says that it is of %s, and is served over %s", name, base, self._base_model)
-        return AdapterInfo(name, adapter.digest, path, adapter.rank, adapter.modules, tenant, base)
+        return AdapterInfo(name, adapter.digest, path, adapter.rank, adapter.modules, tenant, base, pin)
 
     def _known(self, name: str, tenant: str | None) -> AdapterInfo:
         info = self._names.get(name)

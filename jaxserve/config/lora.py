@@ -27,11 +27,12 @@ class LoraShape(NamedTuple):
 
 
 class LoraModule(NamedTuple):
-    """An adapter that is known from the start: its name, where it lies, and the base model it says it is of."""
+    """An adapter that is known from the start: its name, where it lies, its base model as it says, and whether it is pinned."""
 
     name: str
     path: str
     base_model_name: str | None = None
+    pin: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,10 @@ class LoraConfig:
     max_lora_rank: int = _setting(16, "largest rank of an adapter; memory is taken for it whatever theirs are")
     max_cpu_loras: int = _setting(64, "adapters kept in the host's memory, at least as many as on the devices")
     lora_modules: tuple[str, ...] = _setting(
-        (), 'adapters that are there from the start: NAME=DIRECTORY, or JSON {"name", "path", "base_model_name"}'
+        (), 'adapters that are there from the start: NAME=DIRECTORY, or JSON {"name", "path", "base_model_name", "pin"}'
+    )
+    lora_dir: str | None = _setting(
+        None, "directory of adapters' directories, which is watched: each is an adapter of its name, for as long as it is there"
     )
 
     def __post_init__(self) -> None:
@@ -55,6 +59,8 @@ class LoraConfig:
             raise ConfigError(f"max_lora_rank must be between 1 and {RANKS[-1]}, got {self.max_lora_rank}", param="max_lora_rank")
         if self.lora_modules and not self.enable_lora:
             raise ConfigError("lora_modules needs enable_lora", param="lora_modules")
+        if self.lora_dir is not None and not self.enable_lora:
+            raise ConfigError("lora_dir needs enable_lora", param="lora_dir")
         names = [module.name for module in self.modules()]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -85,13 +91,16 @@ def _module(text: str) -> LoraModule:
 
 
 def _of_object(given: Mapping[str, Any]) -> LoraModule:
-    odd = sorted(set(given) - {"name", "path", "base_model_name"})
+    odd = sorted(set(given) - {"name", "path", "base_model_name", "pin"})
     if odd:
-        raise _wrong(f"{odd[0]!r} is unknown; known are name, path and base_model_name")
+        raise _wrong(f"{odd[0]!r} is unknown; known are name, path, base_model_name and pin")
     values = [given.get(field) for field in ("name", "path")]
     if not all(isinstance(value, str) and value for value in values):
         raise _wrong("name and path must be given, as strings")
-    return LoraModule(str(values[0]), str(values[1]), given.get("base_model_name"))
+    pin = given.get("pin", False)
+    if not isinstance(pin, bool):
+        raise _wrong(f"pin must be true or false, got {pin!r}")
+    return LoraModule(str(values[0]), str(values[1]), given.get("base_model_name"), pin)
 
 
 def _wrong(why: str) -> ConfigError:

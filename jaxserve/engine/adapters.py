@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from jaxserve.adapters.config import AdapterConfig
+from jaxserve.adapters.folder import AdapterFolder
 from jaxserve.adapters.peft import HostAdapter
 from jaxserve.adapters.request import LoRARequest
 from jaxserve.adapters.store import AdapterInfo, AdapterStore
@@ -38,13 +39,17 @@ class EngineAdapters:
 
     Args:
         device_bytes: that their slots take on each device.
+        folder: that is watched for as long as the engine is there; None for none.
     """
 
-    def __init__(self, store: AdapterStore, table: AdapterTable, trees: Trees, device_bytes: int) -> None:
+    def __init__(
+        self, store: AdapterStore, table: AdapterTable, trees: Trees, device_bytes: int, folder: AdapterFolder | None = None
+    ) -> None:
         self.store = store
         self.table = table
         self.trees = trees
         self._device_bytes = device_bytes
+        self._folder = folder
 
     def give(
         self,
@@ -54,9 +59,10 @@ class EngineAdapters:
         *,
         tenant: str | None = None,
         in_place: bool = False,
+        pin: bool = False,
     ) -> AdapterInfo:
         """Let requests name an adapter that came as arrays; see `AdapterStore.give`. `running` are the unfinished sequences."""
-        return self.store.give(name, adapter, self._used(running), tenant=tenant, in_place=in_place)
+        return self.store.give(name, adapter, self._used(running), tenant=tenant, in_place=in_place, pin=pin)
 
     def let_go(self, running: Iterable[EngineSequence]) -> None:
         """Forget adapters that came as arrays, that nobody can name any more, and that no unfinished sequence needs."""

@@ -232,6 +232,7 @@ class LoadAdapter(EngineCall[AdapterInfo], frozen=True):
     path: str
     tenant: str | None = None
     in_place: bool = False
+    pin: bool = False
 
     @property
     def is_for_all(self) -> bool:
@@ -310,8 +311,8 @@ def _adapters(core: EngineCore, call: AdapterCall) -> EngineAnswer | Apart[Adapt
             return adapters.use(core.scheduler.sequences.values())
         case FindAdapter(name, tenant):
             return store.find(name, tenant)
-        case LoadAdapter(name, path, tenant, in_place):
-            return Apart(partial(store.load, name, path, tenant=tenant, in_place=in_place), None)
+        case LoadAdapter(name, path, tenant, in_place, pin):
+            return Apart(partial(store.load, name, path, tenant=tenant, in_place=in_place, pin=pin), None)
         case UnloadAdapter(name):
             info = store.unload(name)
             core.require_adapters().let_go(core.scheduler.sequences.values())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from jaxserve.adapters.directory import read_adapter
+from jaxserve.adapters.folder import AdapterFolder
 from jaxserve.adapters.peft import AdapterFormat
 from jaxserve.adapters.store import AdapterStore
 from jaxserve.adapters.trees import AdapterTrees
@@ -24,7 +26,8 @@ def make_adapters(
 ) -> EngineAdapters | None:
     """Those that an engine begins with; None if it serves none. `base_models` are names of what they are over.
 
-    Raises CheckpointError for one that cannot be served, ConfigError for one that is said to be of another model.
+    Raises CheckpointError for one that cannot be served, ConfigError for one that is said to be of another model, or where the
+    directory that is to be watched is not there.
     """
     if executor.adapters is None or config.shape is None:
         return None
@@ -35,6 +38,10 @@ def make_adapters(
         if module.base_model_name not in (None, *base_models):
             named = f"{module.name!r} is of {module.base_model_name!r}"
             raise ConfigError(f"lora_modules: {named}, and {base_models[0]!r} is served", param="lora_modules")
-        store.load(module.name, module.path)
-    table, trees = AdapterTable(config.shape.slots, store.fetch), AdapterTrees(form, config.max_lora_rank)
-    return EngineAdapters(store, table, trees, device_bytes(lowering.loras))
+        store.load(module.name, module.path, pin=module.pin)
+    table, trees = AdapterTable(config.shape.slots, store.fetch, lambda: store.pinned), AdapterTrees(form, config.max_lora_rank)
+    folder = None if config.lora_dir is None else AdapterFolder(store, Path(config.lora_dir).expanduser())
+    if folder is not None:
+        folder.look()
+        folder.start()
+    return EngineAdapters(store, table, trees, device_bytes(lowering.loras), folder)

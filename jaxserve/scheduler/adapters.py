@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from jaxserve.errors import JaxserveError
 from jaxserve.scheduler.request import NO_SLOT, Sequence, Status
@@ -30,11 +30,15 @@ class AdapterTable:
     Attributes:
         num_slots: adapters that may be on the devices at a time.
         num_loads: adapters that came into a slot, so far.
+
+    Args:
+        pinned: keys of adapters that stay in their slots: fewer than there are.
     """
 
-    def __init__(self, num_slots: int, fetch: Fetch) -> None:
+    def __init__(self, num_slots: int, fetch: Fetch, pinned: Callable[[], Set[str]] = frozenset) -> None:
         self.num_slots = num_slots
         self._fetch = fetch
+        self._pinned = pinned
         self._free = list(range(num_slots))
         self._slots: OrderedDict[str, int] = OrderedDict()  # key -> slot, least recently used first
         self._users: Counter[str] = Counter()  # running sequences of each
@@ -66,7 +70,7 @@ class AdapterTable:
             return True
         if not self._may_begin(sequence, now):
             return False
-        if key in self._slots or self._free or self._busy < len(self._slots):
+        if key in self._slots or self._free or self._busy + self._idle_pins() < len(self._slots):
             return True
         if self._first is None:
             self._first, self._since = sequence, now
@@ -126,17 +130,27 @@ class AdapterTable:
         """Bring an adapter into a slot; False if it is not in memory yet, or cannot be had."""
         if any(failed is sequence for failed, _ in self._failed):
             return False
+        evicted = None if self._free else self._evictable()
+        if evicted is None and not self._free:  # others were pinned meanwhile
+            return False
         try:
             if not self._fetch(key):
                 return False
         except JaxserveError as error:
             self._failed.append((sequence, error))
             return False
-        slot = self._free.pop(0) if self._free else self._slots.pop(next(one for one in self._slots if not self._users[one]))
+        slot = self._free.pop(0) if evicted is None else self._slots.pop(evicted)
         self._slots[key] = slot
         self._loads.append(AdapterLoad(slot, key))
         self.num_loads += 1
         return True
+
+    def _evictable(self) -> str | None:
+        pinned = self._pinned()
+        return next((one for one in self._slots if not self._users[one] and one not in pinned), None)
+
+    def _idle_pins(self) -> int:
+        return sum(key in self._slots and not self._users[key] for key in self._pinned())
 
     def _may_begin(self, sequence: Sequence, now: float) -> bool:
         first = self._first

@@ -28,6 +28,7 @@ _EXAMPLE: AdapterReply = {
     "rank": 16,
     "modules": 224,
     "tenant": None,
+    "pinned": False,
 }
 
 
@@ -40,6 +41,7 @@ class LoadBody(BaseModel):
     lora_path: str
     load_inplace: bool = False
     tenant: str | None = None
+    pin: bool = False
 
 
 class UnloadBody(BaseModel):
@@ -55,7 +57,7 @@ async def load_lora_adapter(body: LoadBody, request: Request) -> AdapterReply:
 
     With load_inplace it may take the place of another of the same name: requests that run go on with that one.
     """
-    call = LoadAdapter(body.lora_name, body.lora_path, body.tenant, body.load_inplace)
+    call = LoadAdapter(body.lora_name, body.lora_path, body.tenant, body.load_inplace, body.pin)
     try:
         return _reply(await _base(request).call(call))
     except CheckpointError as error:  # it was the request that named it
@@ -82,4 +84,5 @@ def _reply(info: AdapterInfo) -> AdapterReply:
         "rank": info.rank,
         "modules": info.modules,
         "tenant": info.tenant,
+        "pinned": info.pinned,
     }

@@ -50,6 +50,8 @@ _COMMON: Mapping[str, str] = MappingProxyType(
         "base_model_name": "the model that it says it was trained on",
         "modules": "how many modules it changes",
         "parent": "the model that an adapter is over",
+        "pin": "keep it in memory, and in its place on the devices once it has one; fewer than max_loras may be",
+        "pinned": "whether it stays in memory, and in its place on the devices once it has one",
         "root": "an adapter's directory",
         "tenant": "whose it is: others neither see nor use it; null for everybody's",
         "message": "for people: the field at fault, its value and its bound",

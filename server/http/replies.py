@@ -245,6 +245,7 @@ class AdapterReply(TypedDict):
     rank: int
     modules: int
     tenant: str | None
+    pinned: bool
 
 
 class ModelListReply(TypedDict):

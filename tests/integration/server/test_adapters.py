@@ -43,10 +43,11 @@ def expected(name: str) -> list[dict[str, Any]]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
+async def servers(tmp_path_factory: pytest.TempPathFactory, watched: Path) -> AsyncIterator[Serving]:
     """With two slots and three places in memory for four adapters."""
     settings = {**SMALL, "enable_lora": True, "max_loras": 2, "max_cpu_loras": 3, "max_lora_rank": 8}
     settings["lora_modules"] = (f"all={ADAPTERS / BASE / 'all'}",)
+    settings["lora_dir"] = str(watched)
     settings["late_compiles"] = "raise"  # loading an adapter compiles nothing
     engine = await LocalEngine.start(EngineConfig.from_settings({"model": str(DATA / BASE), **settings}), lambda *told: None)
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
@@ -58,6 +59,12 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
     )
     async with serving(engine, keys=str(keys)) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that the servers watch."""
+    return tmp_path_factory.mktemp("watched", numbered=False)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -163,6 +170,41 @@ async def test_a_name_that_is_loaded_again_is_another_adapter(admin: httpx.Async
     await load(admin, "mine", ADAPTERS / BASE / "patterns", load_inplace=True)
     assert await tokens_of(admin, "mine", first["prompt"]) != first["tokens"], "a prefix of the other one"
     assert await tokens_of(admin, "mine", second["prompt"]) == second["tokens"]
+
+
+async def test_a_pinned_one_stays_and_one_place_is_left_to_others(admin: httpx.AsyncClient) -> None:
+    assert (await load(admin, "stable", pin=True))["pinned"]
+    error = await post(
+        admin,
+        "/v1/load_lora_adapter",
+        {"lora_name": "patterns", "lora_path": str(ADAPTERS / BASE / "patterns"), "pin": True},
+        status=409,
+    )
+    assert "max_loras is 2: 1 adapters may be pinned" in error["message"]
+    await load(admin, "patterns")
+    await load(admin, "one-layer")
+    for name in ("stable", "patterns", "one-layer", "all", "stable"):
+        one = expected(name)[0]
+        assert await tokens_of(admin, name, one["prompt"]) == one["tokens"]
+    assert not (await load(admin, "stable", load_inplace=True))["pinned"]
+    assert (await load(admin, "patterns", load_inplace=True, pin=True))["pinned"]
+
+
+async def test_what_is_put_into_the_watched_directory_is_a_model(admin: httpx.AsyncClient, watched: Path) -> None:
+    one = expected("stable")[1]
+    shutil.copytree(ADAPTERS / BASE / "stable", watched / ".mine")
+    (watched / ".mine").rename(watched / "mine")
+    await until(admin, "mine", 200)
+    assert await tokens_of(admin, "mine", one["prompt"]) == one["tokens"]
+    shutil.rmtree(watched / "mine")
+    await until(admin, "mine", 404)
+    await post(admin, "/v1/completions", {"model": "mine", "prompt": one["prompt"]}, status=404)
+
+
+async def until(client: httpx.AsyncClient, model: str, status: int) -> None:
+    async with asyncio.timeout(60):
+        while (await client.get(f"/v1/models/{model}")).status_code != status:
+            await asyncio.sleep(0.05)
 
 
 async def test_a_trainer_sends_one(servers: Serving, admin: httpx.AsyncClient) -> None:

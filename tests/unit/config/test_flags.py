@@ -50,6 +50,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "tls_key": TLS,
     "tls_client_ca": {**TLS, "tls_client_ca": "some text"},
     "lora_modules": {"lora_modules": ("one=here", "two=there"), "enable_lora": True},
+    "lora_dir": {"lora_dir": "some text", "enable_lora": True},
     "expert_parallel_size": {"expert_parallel_size": 4, "tensor_parallel_size": 8},
 }  # settings that need others
 

@@ -45,6 +45,30 @@ def test_rows_of_an_adapter_are_together_and_the_others_behind() -> None:
     assert slots.loads == 2
 
 
+def test_a_pinned_adapter_keeps_its_slot() -> None:
+    pinned = {"x"}
+    table = AdapterTable(2, there, lambda: pinned)
+    bench = Bench(adapters=table)
+
+    def run(key: str) -> None:
+        bench.add(request(f"{key} {table.num_loads}", 3, 2, adapter=key))
+        while bench.scheduler.has_work:
+            bench.step()
+
+    for key in ("x", "y", "z", "y"):
+        run(key)
+        assert table.has("x")
+    assert table.num_loads == 4
+    pinned.add("y")  # nothing is left that may go, until one is unpinned
+    bench.add(request("waits", 3, 2, adapter="z"), request("goes on", 3, 2, adapter="y"))
+    assert bench.step()[0].ids == ("goes on",)
+    pinned.clear()
+    while bench.scheduler.has_work:
+        bench.step()
+    assert {"waits", "goes on"} <= set(bench.ended)
+    assert not table.has("x")
+
+
 def test_whoever_finds_no_slot_waits_and_those_behind_go_on() -> None:
     table = AdapterTable(1, there)
     bench = Bench(adapters=table)
