@@ -1,5 +1,6 @@
 """Settings of every test: eight virtual CPU devices, quick compilation, no implicit promotion of dtypes and ranks."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ import pytest  # noqa: E402
 from tests.support.fleet_process import ServedByFleet, ray_cluster  # noqa: E402
 from tests.support.serve_process import Served, one_server  # noqa: E402
 
+# What jax keeps of thousands of programs is looked through whenever rubbish is looked for: a twentieth of the time.
+gc.set_threshold(10_000, 20, 10)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

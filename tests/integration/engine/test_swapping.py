@@ -51,12 +51,10 @@ def llama(tmp_path_factory):
     return built(write_config(tmp_path_factory.mktemp("llama"), "llama"))
 
 
-@pytest.mark.parametrize(
-    ("model", "devices"), [("llama", 1), ("llama", 4), ("gemma3-local", 2), ("gpt-oss-window", 1), ("deepseek_v2", 2)]
-)
-def test_swapped_recomputed_and_undisturbed_are_the_same(model, devices, tmp_path):
+@pytest.mark.parametrize(("model", "devices"), [("llama", 1), ("llama", 4), ("gemma3-local", 2), ("deepseek_v2", 2)])
+def test_swapped_recomputed_and_undisturbed_are_the_same(llama, model, devices, tmp_path):
     directory = write_config(tmp_path, model) if model in FAMILIES | SPARSE else read_golden(model).directory
-    engine = built(directory, devices)
+    engine = llama if (model, devices) == ("llama", 1) else built(directory, devices)
     few = FEW * len(engine.core.executor.capabilities().windows)
     undisturbed = run(engine, prompts(), PARAMS)
     recomputed = pressed(engine, None, num_pages=few, prefix_caching=False)
