@@ -216,6 +216,7 @@ class SchedulerConfig:
     policies: str | None = setting(None, "JSON file of what classes and tenants may take; no limits by default")
     tenant_keys: str | None = setting(None, "the server's keys, whose weights of tenants join the policies", flag=False)
     overlap: bool = setting(True, "plan and submit the next step while the last one runs")
+    whole_prompts: bool = setting(False, "compute a prompt in one step, as bidirectional models must", flag=False)
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxserve.config.fields import EngineConfig, RecordConfig, SchedulerConfig
@@ -26,12 +26,14 @@ class ModelFacts:
         dtype: dtype of its weights.
         max_position_embeddings: longest context it was made for, tokens.
         windows: of each group of its layers.
+        bidirectional: whether its tokens see those behind them: nothing is cached, and a prompt is computed in one step.
     """
 
     name: str
     dtype: str
     max_position_embeddings: int
     windows: tuple[int | None, ...] = (None,)
+    bidirectional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,14 @@ def resolve(
     max_model_len = _max_model_len(config, model)
     num_pages = _num_pages(config, devices, max_model_len * len(model.windows), device_bytes, saved_pages)
     chunk = config.scheduler.max_num_batched_tokens
+    if model.bidirectional and max_model_len > chunk:
+        if config.model.max_model_len is not None:
+            raise ConfigError(
+                f"max_model_len is {max_model_len} tokens, and this model computes a prompt in one step, which has {chunk} at "
+                "most (max_num_batched_tokens)",
+                param="max_model_len",
+            )
+        max_model_len = chunk
     fitting = longest_sequence(model.windows, num_pages - 1, config.cache.page_size, chunk)
     if fitting is not None and fitting < 2:
         raise ConfigError(f"num_pages is {num_pages}: the KV cache must hold a prompt's token and one more", param="num_pages")
@@ -157,8 +167,13 @@ def resolve(
         swap_slots=_swap_slots(config, devices, device_bytes.page),
         device_bytes=device_bytes,
         compile_first=_compile_first(config, devices),
-        scheduler=config.scheduler.on_cpu() if devices.platform == "cpu" else config.scheduler,
+        scheduler=_scheduler(config.scheduler, model, devices),
     )
+
+
+def _scheduler(asked: SchedulerConfig, model: ModelFacts, devices: DeviceFacts) -> SchedulerConfig:
+    asked = replace(asked, whole_prompts=model.bidirectional)
+    return asked.on_cpu() if devices.platform == "cpu" else asked
 
 
 def resolve_dtypes(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> tuple[str, str]:
@@ -194,7 +209,9 @@ def _max_model_len(config: EngineConfig, model: ModelFacts) -> int:
 
 def _swap_slots(config: EngineConfig, devices: DeviceFacts, page: int) -> int:
     asked = config.cache.swap_space
-    slots = int(asked * GIB // page)
+    if asked and not page:
+        raise ConfigError(f"swap_space is {asked:g} GiB, and this model caches nothing that could be swapped", param="swap_space")
+    slots = int(asked * GIB // page) if page else 0
     if asked and not slots:
         raise ConfigError(f"swap_space is {asked:g} GiB, less than one page, which takes {page:,} bytes", param="swap_space")
     if slots * page * devices.count > devices.host_memory:
@@ -214,6 +231,8 @@ def _num_pages(config: EngineConfig, devices: DeviceFacts, longest: int, held: D
     if config.cache.num_pages is not None:
         return config.cache.num_pages
     useful = config.scheduler.max_num_seqs * -(-longest // config.cache.page_size) + 1
+    if not held.page:  # nothing is cached: pages are counted, and take no memory
+        return useful
     page_bytes, held_bytes, spare = held.page * devices.count, held.fixed * devices.count, 0
     if config.cache.kv_cache_memory_gib is not None:
         budget = int(config.cache.kv_cache_memory_gib * GIB)

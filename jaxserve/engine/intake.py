@@ -18,7 +18,7 @@ from jaxserve.pooling.params import PoolingParams
 from jaxserve.pooling.pooler import Pooler, require_pooler
 from jaxserve.sampling.params import NOTHING_CHOSEN, RAW_LOGPROBS, SamplingParams
 from jaxserve.scheduler.request import EngineRequest, Sibling
-from jaxserve.step.tasks import GENERATE, HEAD, POOLED, SCORE, TOKEN_VECTORS, pooling_task_name
+from jaxserve.step.tasks import GENERATE, HEAD, POOLED, SCORE, TOKEN_VECTORS, WHOLE, pooling_task_name
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import OwnTokenIds, Prompt, RequestOptions, ServiceClass
 
@@ -216,7 +216,7 @@ class Intake:
         if isinstance(prompt, Mapping) and "output_token_ids" in prompt:
             raise InvalidRequestError("output_token_ids go on with a text, and this request has none", param="output_token_ids")
         self._check_fits(len(tokens), grant)
-        reader = POOLED if params.task == "embed" else TOKEN_VECTORS if params.task == "token_embed" else HEAD
+        reader = TOKEN_VECTORS if params.task == "token_embed" else WHOLE if pooler.whole else POOLED if params.embeds else HEAD
         request = EngineRequest(
             id=f"{request_id}/{self._origin}{next(self._counter)}/0",
             prompt=tuple(tokens),

@@ -9,7 +9,14 @@ from typing import Any
 
 from jaxserve.config.fields import ModelConfig
 from jaxserve.errors import CheckpointError, ConfigError
-from jaxserve.executor.pooling import HEAD_READER, POOLED_READER, TOKEN_VECTORS_READER, token_head_reader
+from jaxserve.executor.pooling import (
+    HEAD_READER,
+    POOLED_READER,
+    TOKEN_VECTORS_READER,
+    WHOLE_HEAD_READER,
+    WHOLE_READER,
+    token_head_reader,
+)
 from jaxserve.executor.readers import LOGPROBS_READER, Reader
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import CAUSAL_LM, architecture_of, labels_of
@@ -43,7 +50,7 @@ def served_of(
 
     Raises ConfigError for what the model cannot do, CheckpointError or UnsupportedModelError for its files.
     """
-    has_logits = architecture_of(hf).endswith(CAUSAL_LM)
+    has_logits = architecture_of(hf).endswith(CAUSAL_LM) and decoder.has_logits
     sentences = read_sentence_transformer(directory)
     pools = config.runner == "pooling" or (config.runner == "auto" and (sentences is not None or not has_logits))
     if not pools and not has_logits:
@@ -58,7 +65,8 @@ def served_of(
                 param="convert",
             )
         return _classifier(not pools, hf, decoder, tokenizer)
-    return Served(not pools, _embedder(hf, decoder, sentences), (LOGPROBS_READER, POOLED_READER, TOKEN_VECTORS_READER))
+    reader = WHOLE_READER if decoder.bidirectional else POOLED_READER
+    return Served(not pools, _embedder(hf, decoder, sentences), (*_logprobs(decoder), reader, TOKEN_VECTORS_READER))
 
 
 def _embedder(hf: Mapping[str, Any], decoder: DecoderConfig, sentences: SentenceTransformer | None) -> Pooler:
@@ -71,7 +79,12 @@ def _embedder(hf: Mapping[str, Any], decoder: DecoderConfig, sentences: Sentence
         matryoshka=_matryoshka(hf),
         prompts=found.prompts,
         default_prompt=found.default_prompt,
+        whole=decoder.bidirectional,
     )
+
+
+def _logprobs(decoder: DecoderConfig) -> tuple[Reader, ...]:
+    return (LOGPROBS_READER,) if decoder.has_logits else ()
 
 
 def _matryoshka(hf: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -91,14 +104,15 @@ def _classifier(generates: bool, hf: Mapping[str, Any], decoder: DecoderConfig, 
         labels: tuple[str, ...] = (str(words[-1]),) if len(tokens) == 2 else tuple(map(str, words))
         reader = token_head_reader(tokens)
     else:
-        labels, reader = labels_of(hf), HEAD_READER
+        labels, reader = labels_of(hf), WHOLE_HEAD_READER if decoder.bidirectional else HEAD_READER
     pooler = Pooler(
         tasks=SCORES if len(labels) == 1 else CLASSIFIES,
         hidden_size=decoder.hidden_size,
         labels=labels,
         sigmoid=len(labels) == 1 or hf.get(_PROBLEM) == _SEVERAL,
+        whole=decoder.bidirectional,
     )
-    return Served(generates, pooler, (LOGPROBS_READER, reader))
+    return Served(generates, pooler, (*_logprobs(decoder), reader))
 
 
 def _head_tokens(words: Any, tokenizer: Tokenizer | None) -> tuple[int, ...]:

@@ -220,7 +220,8 @@ def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) 
         name=name,
         dtype=decoder.dtype,
         max_position_embeddings=decoder.max_position_embeddings,
-        windows=group_layers(decoder.windows).windows,
+        windows=group_layers(decoder.cache_windows).windows,
+        bidirectional=decoder.bidirectional,
     )
 
 

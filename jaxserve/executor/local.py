@@ -60,7 +60,7 @@ class LocalExecutor:
         self._layout = ResultLayout(lowering.config, lowering.row_options, lowering.readers)
         self._options = lowering.options
         self._row_options = lowering.row_options
-        self._windows = group_layers(lowering.config.windows).windows
+        self._windows = group_layers(lowering.config.cache_windows).windows
         self.weights = HeldWeights(params)
         self.weight_guard = weight_guard
         self._programs = programs

@@ -258,7 +258,7 @@ class Lowering:
 
     def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
-        options, groups = self.options, len(group_layers(self.config.windows).windows)
+        options, groups = self.options, len(group_layers(self.config.cache_windows).windows)
         return make_batch(
             example_plan(([0], 1, [0] * groups), options=self.row_options),
             bucket,

@@ -19,7 +19,7 @@ LOGPROBS_WIDTH = 2 + 2 * MAX_LOGPROBS
 
 def vocabulary_of(config: DecoderConfig, mesh: Mesh) -> Vocabulary:
     """The model's vocabulary, as each device has its part."""
-    return Vocabulary(config.vocab_size, LAYER_AXES if shards_of(mesh) > 1 else None)
+    return Vocabulary(config.num_choices, LAYER_AXES if shards_of(mesh) > 1 else None)
 
 
 def pack_logprobs(vocabulary: Vocabulary, logits: jax.Array, tokens: jax.Array, wanted: jax.Array | None = None) -> jax.Array:
@@ -38,7 +38,7 @@ def pack_logprobs(vocabulary: Vocabulary, logits: jax.Array, tokens: jax.Array, 
 def unpack_logprobs(words: Ints, config: DecoderConfig) -> LogprobRows:
     """What `pack_logprobs` packed, on the host; a tiny vocabulary has fewer alternatives than there is room for."""
     floats = words.view(np.float32)
-    columns = min(MAX_LOGPROBS, config.vocab_size)
+    columns = min(MAX_LOGPROBS, config.num_choices)
     ids, top = 2, 2 + MAX_LOGPROBS
     return LogprobRows(floats[:, 0], words[:, 1], words[:, ids : ids + columns], floats[:, top : top + columns])
 

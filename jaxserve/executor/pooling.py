@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxserve.executor.readers import Read, Reader
+from jaxserve.executor.readers import Finish, Read, Reader
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder
 from jaxserve.step.plan import Ints, Reading
-from jaxserve.step.tasks import HEAD, POOLED, TOKEN_VECTORS
+from jaxserve.step.tasks import HEAD, POOLED, TOKEN_VECTORS, WHOLE
 
 
 def _hidden(config: DecoderConfig, mesh: Mesh) -> Read:
@@ -26,6 +26,27 @@ def _vectors(words: Ints, config: DecoderConfig) -> Reading:
 
 
 POOLED_READER = Reader(POOLED, lambda config: config.hidden_size, _hidden, _vectors, sums=True)
+
+
+def _embed_whole(config: DecoderConfig, mesh: Mesh) -> Finish:
+    def finish(decoder: Decoder, pooled: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(pooled, jnp.int32)
+
+    return finish
+
+
+def _score_whole(config: DecoderConfig, mesh: Mesh) -> Finish:
+    def finish(decoder: Decoder, pooled: jax.Array) -> jax.Array:
+        assert decoder.score is not None, "a model with a head"
+        return jax.lax.bitcast_convert_type(decoder.score(pooled), jnp.int32)
+
+    return finish
+
+
+WHOLE_READER = Reader(WHOLE, lambda config: config.hidden_size, _hidden, _vectors, sums=True, finish=_embed_whole)
+WHOLE_HEAD_READER = Reader(WHOLE, lambda config: config.labels, _hidden, _vectors, sums=True, finish=_score_whole, detail="head")
+"""Of models that compute a prompt in one step: devices take the mean, and what heads make is of it."""
+
 TOKEN_VECTORS_READER = Reader(TOKEN_VECTORS, lambda config: config.hidden_size, _hidden, _vectors)
 
 

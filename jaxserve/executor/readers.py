@@ -23,6 +23,8 @@ CHUNK = 64  # tokens that are read at once, which bounds the logits that are hel
 
 Read = Callable[[Decoder, jax.Array, jax.Array], jax.Array]
 """(decoder, hidden [C,E], values int32[C]) -> int32[C,width]."""
+Finish = Callable[[Decoder, jax.Array], jax.Array]
+"""(decoder, mean of what was read float32[rows,E]) -> int32[rows,width]."""
 ReadAll = Callable[[Params, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 """What `make_reader` makes."""
 
@@ -38,6 +40,7 @@ class Reader:
         unpack: the words int32[N,width] of N tokens as what a StepResult holds.
         detail: what else its program depends on, in words.
         sums: whether what is read of a row's tokens is added up, as float32, on the devices: N is then 1.
+        finish: what is made of such sums where rows are whole prompts, and their tokens' values say whether they count.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Reader:
     make: Callable[[DecoderConfig, Mesh], Read]
     unpack: Callable[[Ints, DecoderConfig], Reading]
     sums: bool = False
+    finish: Callable[[DecoderConfig, Mesh], Finish] | None = None
     detail: str = ""
 
 
@@ -52,11 +56,11 @@ def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh, max_rows: int
     """A reader's program: (params, hidden[T,E], rows int32[T], values int32[T], count int32[]) -> int32[T,width].
 
     Row t is what is read of hidden state rows[t] with values[t], for t < count. The work follows count. What is summed is
-    int32[max_rows,width]: row values[t] is the sum over these t.
+    int32[max_rows,width]: row values[t] is the sum over these t, or what is made of their mean.
     """
     read, width = reader.make(config, mesh), reader.width(config)
     if reader.sums:
-        return _summing(read, width, config, max_rows)
+        return _summing(read, width, config, max_rows, reader.finish and reader.finish(config, mesh))
 
     def read_all(params: Params, hidden: jax.Array, rows: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
         decoder = bind(config, params)
@@ -75,10 +79,10 @@ def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh, max_rows: int
     return read_all
 
 
-def _summing(read: Read, width: int, config: DecoderConfig, max_rows: int) -> ReadAll:
+def _summing(read: Read, width: int, config: DecoderConfig, max_rows: int, finish: Finish | None) -> ReadAll:
     def sum_all(params: Params, hidden: jax.Array, rows: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
         decoder = bind(config, params)
-        size = hidden.shape[0]
+        size, numbers = hidden.shape[0], width if finish is None else hidden.shape[1]
         chunk = min(CHUNK, size)
 
         def body(index: jax.Array, sums: jax.Array) -> jax.Array:
@@ -89,8 +93,11 @@ def _summing(read: Read, width: int, config: DecoderConfig, max_rows: int) -> Re
                 jax.lax.bitcast_convert_type(words, jnp.float32)
             )
 
-        sums = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, jnp.zeros((max_rows + 1, width), jnp.float32))
-        return jax.lax.bitcast_convert_type(sums[:max_rows], jnp.int32)
+        sums = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, jnp.zeros((max_rows + 1, numbers), jnp.float32))
+        if finish is None:
+            return jax.lax.bitcast_convert_type(sums[:max_rows], jnp.int32)
+        tokens = jnp.zeros(max_rows + 1, jnp.float32).at[jnp.where(jnp.arange(size) < count, values, max_rows)].add(1.0)
+        return finish(decoder, (sums / jnp.maximum(tokens, 1.0)[:, None])[:max_rows])
 
     return sum_all
 
@@ -101,8 +108,9 @@ def arguments_of(plan: Plan, reader: Reader, size: int) -> tuple[Ints, Ints, Int
     count = number = 0
     for readout in plan.readouts:
         if readout.reader == reader.name:
-            first, end = int(plan.query_start[readout.row]) + readout.offset, count + len(readout.values)
-            rows[count:end] = np.arange(first, first + len(readout.values))
+            places = np.arange(len(readout.values)) if reader.finish is None else np.flatnonzero(readout.values)
+            end = count + len(places)
+            rows[count:end] = int(plan.query_start[readout.row]) + readout.offset + places
             values[count:end] = number if reader.sums else readout.values
             count, number = end, number + 1
     return (rows, values, np.array(count, np.int32)) if count else None

@@ -41,7 +41,7 @@ class RoutedLayout(NamedTuple):
         param, experts = "enable_return_routed_experts", config.experts
         if experts is None:
             raise ConfigError(f"{param}: {config.architecture} has no experts", param=param)
-        group = group_layers(config.windows).unbounded
+        group = group_layers(config.cache_windows).unbounded
         if group is None:
             raise ConfigError(f"{param}: all layers of {config.architecture} have sliding windows", param=param)
         return cls(sum(experts.layers), experts.active, "uint8" if experts.count <= 256 else "uint16", group)

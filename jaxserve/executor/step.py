@@ -23,6 +23,7 @@ from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.executor.lora import ShardedLora
 from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, vocabulary_of
 from jaxserve.executor.routed_experts import RoutedLayout, record_routed
+from jaxserve.executor.whole_attention import WholeAttend
 from jaxserve.models.adapted import Loras, StepAdapters
 from jaxserve.models.binding import Params, UsedRows, bind
 from jaxserve.models.config import DecoderConfig
@@ -146,13 +147,14 @@ def of_candidates(logits: Any, others: Any) -> Any:
 def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> StepState:
     """A StepState with a jax.ShapeDtypeStruct at every leaf, which says its sharding. Allocates nothing."""
     shards = shards_of(mesh)
-    columns = padded_vocab(config.vocab_size, shards)
+    columns = padded_vocab(config.num_choices, shards)
     tables = jax.eval_shape(partial(empty_state, shape.slots, columns))
 
     def array(size: tuple[int, ...], dtype: str, spec: PartitionSpec) -> Any:
         return jax.ShapeDtypeStruct(size, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
-    pages = cache_layout(config, shards).shape(group_layers(config.windows).size, shape.num_pages, shape.page_size)
+    layers = 0 if config.bidirectional else group_layers(config.cache_windows).size
+    pages = cache_layout(config, shards).shape(layers, shape.num_pages, shape.page_size)
     routed = RoutedLayout.of(config).shape(mesh, shape.num_pages, shape.page_size) if shape.routed_experts else None
     experts = (0, 0) if config.experts is None else (sum(config.experts.layers), config.experts.count)
     return StepState(
@@ -263,7 +265,7 @@ def make_forward(
     What is handed on is for a draft model: the batch with its tokens looked up, and what goes into the layers of `taps`, side by
     side [T,E*taps].
     """
-    groups = group_layers(config.windows)
+    groups = group_layers(config.cache_windows)
 
     def forward(
         params: Params, state: ForwardState, latest: jax.Array, batch: DeviceBatch, loras: Loras | None = None
@@ -273,7 +275,11 @@ def make_forward(
         adapters = None if loras is None else StepAdapters(loras, batch.adapter_tokens, ShardedLora(mesh))
         decoder = bind(config, params, UsedRows(real, rows * (1 + max_drafts)), adapters)
         tokens = input_tokens(batch.tokens, latest)
-        attend = PagedAttend(mesh, state.cache, batch, kernels, groups)
+        attend = (
+            WholeAttend(mesh, state.cache, batch.query_start)
+            if config.bidirectional
+            else PagedAttend(mesh, state.cache, batch, kernels, groups)
+        )
         dispatch = ShardedDispatch(mesh, real, kernels)
         hidden, tapped = decoder.tapped(tokens, batch.positions, attend, dispatch, taps)
         places = sampled_places(batch.query_start, batch.rows.num_drafts, max_drafts)

@@ -220,7 +220,8 @@ class DecoderConfig:
         latent: the attention's projections, where it caches a latent; None where it caches keys and values.
         sinks: each query head has a logit of its own that every token attends to, without a value.
         scales: constant factors and soft caps.
-        windows: one entry a layer: how many of the latest positions a token sees, itself included; None for all.
+        windows: one entry a layer: how many of the latest positions a token sees, itself included; None for all. As many to the
+            other side if it is `bidirectional`.
         max_position_embeddings: longest sequence the model is defined for.
         dtype: name of the checkpoint's dtype.
         eos_token_ids: tokens that end a sequence.
@@ -228,6 +229,8 @@ class DecoderConfig:
             Gloeckle et al. 2024); they are no part of this decoder.
         fed: the decoder is a draft head of one layer; None for a model of its own.
         labels: outputs of a head that classifies, which the checkpoint has in the place of one for logits; 0 for none.
+        has_logits: whether tokens can be chosen; a model that only pools has no logits.
+        bidirectional: whether tokens see those behind them, too. Nothing is cached then: a prompt is computed in one step.
     """
 
     architecture: str
@@ -259,6 +262,18 @@ class DecoderConfig:
     draft_layers: int = 0
     fed: Fed | None = None
     labels: int = 0
+    has_logits: bool = True
+    bidirectional: bool = False
+
+    @property
+    def cache_windows(self) -> tuple[int | None, ...]:
+        """One entry a layer: how many of the latest positions its cache must have."""
+        return (None,) * self.num_layers if self.bidirectional else self.windows
+
+    @property
+    def num_choices(self) -> int:
+        """Tokens that logits are of; one, which says nothing, without logits."""
+        return self.vocab_size if self.has_logits else 1
 
     @property
     def attention_inputs(self) -> int:

@@ -19,6 +19,7 @@ from jaxserve.models.norm import Norms
 from jaxserve.models.parameter import Projected
 from jaxserve.models.rope import rotation
 from jaxserve.models.score import Score
+from jaxserve.models.shards import padded_vocab
 from pallas_kernels.rotate_and_write import Rotation
 
 
@@ -91,7 +92,7 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
-        self.config = config
+        self.config, self.shards = config, shards
         self.embedding = Embedding(config, shards, dtype)
         self.layers = nnx.Dict({str(i): Layer(config, i, shards, dtype) for i in range(config.num_layers)})
         self.norms = Norms(config, dtype)
@@ -162,6 +163,9 @@ class Decoder(nnx.Module):
         """Logits of hidden[R, E], which `hidden` returned.
 
         Returns:
-            float32[R, padded V], divided over the vocabulary like the table; -inf for padding (see `shards.padded_vocab`).
+            float32[R, padded V], divided over the vocabulary like the table; -inf for padding (see `shards.padded_vocab`). V is
+            `num_choices`.
         """
+        if not self.config.has_logits:
+            return jnp.zeros((hidden.shape[0], padded_vocab(1, self.shards)), jnp.float32)
         return self.embedding.logits(hidden) if self.head is None else self.head.logits(hidden)

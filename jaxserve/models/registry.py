@@ -87,6 +87,8 @@ MODEL_TYPES: Mapping[str, str] = MappingProxyType({family.model_type: name for n
 
 CAUSAL_LM, CLASSIFIER, BASE_MODEL = "ForCausalLM", "ForSequenceClassification", "Model"
 """How the names of architectures end: with a head for logits, with one that classifies, without any."""
+_BASE_MODELS: Mapping[str, str] = MappingProxyType({"Gemma3TextModel": gemma3.ARCHITECTURE})
+"""Names without a head that are not made by these rules."""
 
 
 def architecture_of(hf: Mapping[str, Any]) -> str:
@@ -97,6 +99,8 @@ def architecture_of(hf: Mapping[str, Any]) -> str:
 
 def with_logits(architecture: str) -> str:
     """The architecture of the same family whose head makes logits."""
+    if architecture in _BASE_MODELS:
+        return _BASE_MODELS[architecture]
     for end in (CLASSIFIER, BASE_MODEL):
         if architecture.endswith(end):
             return architecture.removesuffix(end) + CAUSAL_LM
@@ -128,10 +132,11 @@ def decoder_config(hf: Mapping[str, Any]) -> DecoderConfig:
     """
     config = family(hf).config_from_hf(hf)
     name = architecture_of(hf)
-    if name.endswith(CAUSAL_LM) or hf.get("classifier_from_token"):  # which are tokens of the model that generates
+    generates = name.endswith(CAUSAL_LM) and not config.bidirectional
+    if generates or hf.get("classifier_from_token"):  # which are tokens of the model that generates
         return config
     labels = len(labels_of(hf)) if name.endswith(CLASSIFIER) else 0
-    return replace(config, tie_embeddings=True, labels=labels)  # there is no matrix for logits, which nobody asks for
+    return replace(config, tie_embeddings=True, has_logits=False, labels=labels)  # there is no matrix for logits
 
 
 def labels_of(hf: Mapping[str, Any]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class Pooler:
         sigmoid: whether each output of the head becomes a probability by itself; otherwise all together (softmax).
         prompts: texts that go before texts of a kind, by the kind's name ("query").
         default_prompt: the kind of texts of which none is named; None for none.
+        whole: whether a prompt is computed in one step, and what comes of it is pooled already.
     """
 
     tasks: tuple[PoolingTask, ...]
@@ -38,6 +39,7 @@ class Pooler:
     sigmoid: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    whole: bool = False
 
     def check(self, params: PoolingParams) -> None:
         """Raise InvalidRequestError, naming the field, for what the model does not offer."""

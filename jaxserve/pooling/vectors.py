@@ -41,7 +41,7 @@ class PooledChunks:
         found = np.concatenate(self._chunks)
         if pooling != "all":
             found = found.sum(0)
-        if pooling == "mean":
+        if pooling == "mean" and not self._pooler.whole:
             found /= self._tokens
         return (
             _embedding(found, self._pooler, self._params) if self._params.embeds else _outputs(found, self._pooler, self._params)

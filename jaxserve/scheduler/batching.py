@@ -116,7 +116,7 @@ class Batcher:
         self._prefill(choice, choice.interactive.prefills)
         if self._waiting.has_interactive:
             self._admit(choice, only_interactive=True)
-        most = self._most_with_batch(choice)
+        most = choice.most if self._config.whole_prompts else self._most_with_batch(choice)  # parts would wait for ever
         if not choice.allowed and most < choice.most:
             choice.most, choice.allowed = most, self._step_budget.allowed(0, 0)
         choice.tokens.bound(most)
@@ -229,14 +229,17 @@ class Batcher:
             if sequence.status is not Status.RUNNING or sequence in choice.chosen or sequence in choice.settled:
                 continue
             count = self._chunk(choice, sequence)
-            if at_most is not None:
+            if at_most is not None and not self._config.whole_prompts:
                 count = min(count, at_most)
             if count > 0 and self._grow(choice, sequence, sequence.num_computed + count):
                 choice.chosen[sequence] = count
                 choice.tokens.take(sequence.request.tenant, count)
 
     def _chunk(self, choice: StepChoice, sequence: Sequence) -> int:
-        count = min(sequence.num_tokens - sequence.num_computed, choice.tokens.left_for(sequence.request.tenant))
+        missing, left = sequence.num_tokens - sequence.num_computed, choice.tokens.left_for(sequence.request.tenant)
+        if self._config.whole_prompts:
+            return missing if missing <= left else 0
+        count = min(missing, left)
         threshold = self._config.long_prefill_token_threshold
         return min(count, threshold) if threshold else count
 
@@ -321,7 +324,7 @@ class Batcher:
                 order.skip_class(sequence.service_class)
             elif verdict is Verdict.TENANT or choice.tokens.left_for(sequence.request.tenant) <= 0:
                 order.skip_tenant(sequence)
-            elif verdict is Verdict.START and rows.num_free and self._adapters is not None and not self._adapters.start(sequence):
+            elif verdict is Verdict.START and rows.num_free and not self._begins(choice, sequence):
                 order.skip(sequence)
             elif verdict is Verdict.START and rows.num_free:
                 self._start(choice, sequence, match, fork=fork)
@@ -332,6 +335,12 @@ class Batcher:
             elif not self._make_room_to_start(choice, sequence, match, capacity):
                 choice.full = True
                 return
+
+    def _begins(self, choice: StepChoice, sequence: Sequence) -> bool:
+        """Whether its prompt fits into the step, where it must be whole, and its adapter is in a slot."""
+        if self._config.whole_prompts and not self._chunk(choice, sequence):  # it is the first again in the next step
+            return False
+        return self._adapters is None or self._adapters.start(sequence)
 
     def _start(self, choice: StepChoice, sequence: Sequence, match: PrefixMatch, *, fork: bool) -> None:
         now = self._clock.now()

@@ -6,7 +6,7 @@ off the model's final hidden states there is the reader's affair (`executor.read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -14,6 +14,7 @@ from jaxserve.sampling.params import SamplingParams
 
 PROMPT_LOGPROBS = "prompt_logprobs"
 POOLED, TOKEN_VECTORS, HEAD = "pooled", "token_vectors", "head"  # readers of an engine that pools (`executor.pooling`)
+WHOLE = "whole"  # of one that computes a prompt in one step: both of an embedding and of what a head makes
 NOTHING: tuple[int, tuple[int, ...]] = (0, ())
 
 
@@ -65,6 +66,16 @@ def _every(prompt: Sequence[int], params: SamplingParams) -> tuple[int, Sequence
     return 0, prompt
 
 
+def _marked(places: Callable[[int], Iterable[int]]) -> Callable[[Sequence[int], SamplingParams], tuple[int, Sequence[int]]]:
+    """All tokens are computed, for each sees the others; 1 is for those of which the mean is taken."""
+
+    def reads(prompt: Sequence[int], params: SamplingParams) -> tuple[int, Sequence[int]]:
+        chosen = frozenset(places(len(prompt)))
+        return 0, tuple(int(place in chosen) for place in range(len(prompt)))
+
+    return reads
+
+
 def pooling_task_name(pooling: str, reader: str) -> str:
     """The name of the task that reads tokens so: "last", "first", "mean" or "all"."""
     return f"{reader}_{pooling}"
@@ -77,6 +88,9 @@ POOLING = tuple(
         ("first", _first, (POOLED, HEAD)),
         ("mean", _every, (POOLED, HEAD)),
         ("all", _every, (TOKEN_VECTORS,)),
+        ("last", _marked(lambda size: (size - 1,)), (WHOLE,)),
+        ("first", _marked(lambda size: (0,)), (WHOLE,)),
+        ("mean", _marked(range), (WHOLE,)),
     )
     for reader in readers
 )

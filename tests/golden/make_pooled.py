@@ -54,6 +54,19 @@ def make_tokenizer(directory: Path, *, ends: bool) -> None:
     PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token=EOS).save_pretrained(directory)
 
 
+BOTH_WAYS = {  # as EmbeddingGemma
+    "head_dim": 16,
+    "num_hidden_layers": 3,
+    "sliding_window": 10,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "use_bidirectional_attention": True,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
+
+
 def base_model(directory: Path, kind: str, seed: int, **more: Any) -> None:
     """A model without a head, and its tokenizer."""
     config = AutoConfig.for_model(kind, **{**BASE, "head_dim": 8, **more})
@@ -63,10 +76,12 @@ def base_model(directory: Path, kind: str, seed: int, **more: Any) -> None:
     make_tokenizer(directory, ends=True)
 
 
-def embedder(kind: str, seed: int, pooling: str, *, normalizes: bool, prompts: Mapping[str, str]) -> Callable[[Path], Any]:
+def embedder(
+    kind: str, seed: int, pooling: str, *, normalizes: bool, prompts: Mapping[str, str], **more: Any
+) -> Callable[[Path], Any]:
     def make(directory: Path) -> Any:
         source = directory.with_name(directory.name + "-source")
-        base_model(source, kind, seed)
+        base_model(source, kind, seed, **more)
         transformer = Transformer(str(source), max_seq_length=512)
         size = BASE["hidden_size"]
         modules = [transformer, Pooling(size, pooling_mode=pooling), *([Normalize()] if normalizes else [])]
@@ -124,6 +139,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "qwen3-last": embedder("qwen3", 31, "lasttoken", normalizes=True, prompts=PROMPTS),
     "mistral-last": embedder("mistral", 32, "lasttoken", normalizes=True, prompts={}),
     "llama-mean": embedder("llama", 33, "mean", normalizes=False, prompts={}),
+    "gemma3-both-ways": embedder("gemma3_text", 37, "mean", normalizes=True, prompts=PROMPTS, **BOTH_WAYS),
     "qwen2-cross": headed("qwen2", 34, 1),
     "llama-classes": headed("llama", 36, 3),
     "qwen3-reranker": reranker,

@@ -20,6 +20,8 @@ SIZES: dict[str, Any] = {
     "dtype": "float32",
     "page_size": 8,
 }
+BOTH_WAYS = ("gemma3-both-ways",)
+WHOLE: dict[str, Any] = {"max_num_batched_tokens": 256, "max_model_len": 256}  # prompts are computed in one step
 RERANKER: dict[str, Any] = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["to", "te"]}
 
 
@@ -31,9 +33,9 @@ def golden(name: str) -> Any:
     return json.loads((POOLED / name / "pooled.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["qwen3-last", "mistral-last", "llama-mean"])
+@pytest.mark.parametrize("name", ["qwen3-last", "mistral-last", "llama-mean", "gemma3-both-ways"])
 def test_embeddings(name: str) -> None:
-    llm, wanted = load(name), golden(name)
+    llm, wanted = load(name, **WHOLE if name in BOTH_WAYS else {}), golden(name)
     assert not llm.report.model.generates
     for kind, embeddings in wanted["embeddings"].items():
         outputs = llm.embed(wanted["texts"], prompt_name=None if kind == "plain" else kind, use_tqdm=False)

@@ -15,11 +15,12 @@ _READS = frozenset(
 )
 
 
-def gemma_config(hf: Mapping[str, Any], **family: Any) -> DecoderConfig:
+def gemma_config(hf: Mapping[str, Any], *, reads: frozenset[str] = frozenset(), **family: Any) -> DecoderConfig:
     """A DecoderConfig of a Gemma: embeddings times sqrt(E), norms around every block whose stored weights lack 1, GeGLU.
 
     Args:
         hf: the parsed config.json.
+        reads: fields that the family has read itself.
         family: what `common_config` is told besides.
 
     Raises UnsupportedModelError, CheckpointError: as `common_config`, and for another activation.
@@ -35,7 +36,7 @@ def gemma_config(hf: Mapping[str, Any], **family: Any) -> DecoderConfig:
         num_kv_heads=None if "num_key_value_heads" in hf else 4,
         head_dim=256,
         tie_embeddings=True,
-        reads=_READS,
+        reads=_READS | reads,
         norms="around",
         norm_offset=1.0,
         activation="gelu_tanh",

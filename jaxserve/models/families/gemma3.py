@@ -24,14 +24,17 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     fields = HfFields(hf)
     every = fields.integer("sliding_window_pattern", 6)
     sliding = sliding_layers(fields, lambda layer: (layer + 1) % every != 0)
+    window, both = fields.integer("sliding_window", 4096), fields.flag("use_bidirectional_attention", False)
     local, whole = _ropes(hf, fields.integer("max_position_embeddings", _LONGEST))
     return gemma_config(
         hf,
         model_type=MODEL_TYPE,
-        windows=windows_of(sliding, fields.integer("sliding_window", 4096)),
+        windows=windows_of(sliding, window // 2 + 1 if both else window),  # to either side
         max_position_embeddings=_LONGEST,
         qk_norm="head",
         ropes=tuple(local if each else whole for each in sliding),
+        bidirectional=both,
+        reads=frozenset({"use_bidirectional_attention"}),
     )
 
 

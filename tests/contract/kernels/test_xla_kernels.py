@@ -5,6 +5,7 @@ from .attention_suite import AttentionSuite
 from .grouped_matmul_suite import GroupedMatmulSuite
 from .kv_write_suite import KvWriteSuite
 from .matmul_suite import MatmulSuite
+from .ragged_attention_suite import RaggedAttentionSuite
 from .rotate_and_write_suite import RotateAndWriteSuite
 from .rotate_write_attend_suite import RotateWriteAttendSuite
 from .round_rows_suite import RoundRowsSuite
@@ -27,6 +28,10 @@ class TestGroupedMatmul(GroupedMatmulSuite):
 
 
 class TestMatmul(MatmulSuite):
+    implementation = "xla"
+
+
+class TestRaggedAttention(RaggedAttentionSuite):
     implementation = "xla"
 
 
