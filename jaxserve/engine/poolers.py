@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jaxserve.config.fields import ModelConfig
@@ -20,7 +19,7 @@ from jaxserve.executor.pooling import (
 from jaxserve.executor.readers import LOGPROBS_READER, Reader
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import CAUSAL_LM, architecture_of, labels_of
-from jaxserve.models.sentence_transformers import SentenceTransformer, read_sentence_transformer
+from jaxserve.models.sentence_transformers import SentenceTransformer
 from jaxserve.pooling.pooler import CLASSIFIES, EMBEDS, SCORES, Pooler
 from jaxserve.tokenizer.base import Tokenizer
 
@@ -44,14 +43,17 @@ class Served:
 
 
 def served_of(
-    config: ModelConfig, directory: Path, hf: Mapping[str, Any], decoder: DecoderConfig, tokenizer: Tokenizer | None
+    config: ModelConfig,
+    hf: Mapping[str, Any],
+    sentences: SentenceTransformer | None,
+    decoder: DecoderConfig,
+    tokenizer: Tokenizer | None,
 ) -> Served:
     """What a model's files and the configuration ask for.
 
     Raises ConfigError for what the model cannot do, CheckpointError or UnsupportedModelError for its files.
     """
     has_logits = architecture_of(hf).endswith(CAUSAL_LM) and decoder.has_logits
-    sentences = read_sentence_transformer(directory)
     pools = config.runner == "pooling" or (config.runner == "auto" and (sentences is not None or not has_logits))
     if not pools and not has_logits:
         raise ConfigError(f"runner generate: {architecture_of(hf)} has no head for logits: it pools", param="runner")
@@ -73,7 +75,7 @@ def _embedder(hf: Mapping[str, Any], decoder: DecoderConfig, sentences: Sentence
     found = sentences or SentenceTransformer(pooling="last", normalizes=True)
     return Pooler(
         tasks=EMBEDS,
-        hidden_size=decoder.hidden_size,
+        hidden_size=decoder.embedding_size,
         pooling=found.pooling,
         normalizes=found.normalizes,
         matryoshka=_matryoshka(hf),

@@ -33,6 +33,7 @@ from jaxserve.executor.programs import ProgramStore
 from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
+from jaxserve.models.sentence_transformers import read_sentence_transformer, with_dense
 from jaxserve.models.shards import expert_groups
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults, defaults_from_hf
 from jaxserve.tokenizer.base import Tokenizer
@@ -92,7 +93,8 @@ def prepare(config: EngineConfig) -> Preparation:
     policies = load_policies(config.scheduler.policies, config.scheduler.tenant_keys)
     warm_prompts = read_warm_prompts(config.cache)
     hf = read_hf_config(directory) | config.model.parse_hf_overrides()
-    decoder = decoder_config(hf)
+    decoder, sentences = decoder_config(hf), read_sentence_transformer(directory)
+    decoder = decoder if sentences is None else with_dense(decoder, sentences)
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     check_tokenizer(directory, tokenizer_path)
@@ -101,7 +103,7 @@ def prepare(config: EngineConfig) -> Preparation:
     if config.model.verify_weights:
         check_prompt_files(directory, tokenizer_path)
     tokenizer = _tokenizer(config, directory, decoder)
-    served = served_of(config.model, directory, hf, decoder, tokenizer)
+    served = served_of(config.model, hf, sentences, decoder, tokenizer)
     chat_template = ChatTemplate.load(tokenizer_path, config.model.chat_template)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel, decoder)

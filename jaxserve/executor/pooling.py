@@ -25,12 +25,19 @@ def _vectors(words: Ints, config: DecoderConfig) -> Reading:
     return Reading(vectors=words.view(np.float32))
 
 
-POOLED_READER = Reader(POOLED, lambda config: config.hidden_size, _hidden, _vectors, sums=True)
+def _embedded(config: DecoderConfig, mesh: Mesh) -> Read:
+    def read(decoder: Decoder, hidden: jax.Array, values: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(decoder.embedded(hidden), jnp.int32)
+
+    return read
+
+
+POOLED_READER = Reader(POOLED, lambda config: config.embedding_size, _embedded, _vectors, sums=True)
 
 
 def _embed_whole(config: DecoderConfig, mesh: Mesh) -> Finish:
     def finish(decoder: Decoder, pooled: jax.Array) -> jax.Array:
-        return jax.lax.bitcast_convert_type(pooled, jnp.int32)
+        return jax.lax.bitcast_convert_type(decoder.embedded(pooled), jnp.int32)
 
     return finish
 
@@ -43,7 +50,7 @@ def _score_whole(config: DecoderConfig, mesh: Mesh) -> Finish:
     return finish
 
 
-WHOLE_READER = Reader(WHOLE, lambda config: config.hidden_size, _hidden, _vectors, sums=True, finish=_embed_whole)
+WHOLE_READER = Reader(WHOLE, lambda config: config.embedding_size, _hidden, _vectors, sums=True, finish=_embed_whole)
 WHOLE_HEAD_READER = Reader(WHOLE, lambda config: config.labels, _hidden, _vectors, sums=True, finish=_score_whole, detail="head")
 """Of models that compute a prompt in one step: devices take the mean, and what heads make is of it."""
 

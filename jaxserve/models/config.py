@@ -187,6 +187,24 @@ class Fed:
     layer: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseConfig:
+    """A layer behind the pooled hidden state, as a module of sentence-transformers has it.
+
+    Attributes:
+        folder: of its files, in the checkpoint's directory.
+        inputs, outputs: numbers of a vector before and after it.
+        bias: whether it adds one.
+        activation: of what it makes; None for none.
+    """
+
+    folder: str
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: Literal["tanh"] | None
+
+
 LAYER_NORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "before": ("attention_norm", "mlp_norm"),
@@ -230,6 +248,7 @@ class DecoderConfig:
         fed: the decoder is a draft head of one layer; None for a model of its own.
         labels: outputs of a head that classifies, which the checkpoint has in the place of one for logits; 0 for none.
         has_logits: whether tokens can be chosen; a model that only pools has no logits.
+        dense: layers behind the pooled hidden state of an embedding, in order.
         bidirectional: whether tokens see those behind them, too. Nothing is cached then: a prompt is computed in one step.
     """
 
@@ -264,6 +283,12 @@ class DecoderConfig:
     labels: int = 0
     has_logits: bool = True
     bidirectional: bool = False
+    dense: tuple[DenseConfig, ...] = ()
+
+    @property
+    def embedding_size(self) -> int:
+        """Numbers of an embedding."""
+        return self.dense[-1].outputs if self.dense else self.hidden_size
 
     @property
     def cache_windows(self) -> tuple[int | None, ...]:

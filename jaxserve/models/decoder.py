@@ -10,6 +10,7 @@ from flax import nnx
 
 from jaxserve.models.attention import Attend, Attention
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.dense import Dense
 from jaxserve.models.embedding import Embedding, Head
 from jaxserve.models.experts import ExpertDispatch, Experts, dispatch_all
 from jaxserve.models.fed import FedInput, JoinedInput, entry_of
@@ -99,6 +100,8 @@ class Decoder(nnx.Module):
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
         self.entry = entry_of(config, dtype)
         self.score = Score(config, dtype) if config.labels else None
+        dense = {str(place): Dense(one, dtype) for place, one in enumerate(config.dense)}
+        self.dense = nnx.Dict(dense) if dense else None
 
     def hidden(
         self, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch = dispatch_all
@@ -158,6 +161,13 @@ class Decoder(nnx.Module):
         else:
             stream = layer.fed(x, embedded, self.entry, self.norms, rotated, attend)
         return self.norms(self.norms.final, stream.total()), stream.total()
+
+    def embedded(self, pooled: jax.Array) -> jax.Array:
+        """What the layers behind it make of pooled[R, E]: float32[R, embedding_size]."""
+        x = pooled.astype(jnp.float32)
+        for layer in () if self.dense is None else self.dense.values():
+            x = layer(x)
+        return x
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits of hidden[R, E], which `hidden` returned.

@@ -31,7 +31,7 @@ from jaxserve.models.families import (
     smollm3,
 )
 from jaxserve.models.fields import HfFields
-from jaxserve.models.rules import WeightRule, score_rules
+from jaxserve.models.rules import WeightRule, dense_rules, score_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,5 +152,5 @@ def labels_of(hf: Mapping[str, Any]) -> tuple[str, ...]:
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     """Where each tensor of a checkpoint of this decoder goes."""
     if config.fed is None:
-        return [*FAMILIES[with_logits(config.architecture)].weight_rules(config), *score_rules(config)]
+        return [*FAMILIES[with_logits(config.architecture)].weight_rules(config), *score_rules(config), *dense_rules(config)]
     return head_rules(config) if config.fed.layer is None else MODULE_RULES[config.architecture](config)

@@ -229,6 +229,18 @@ def _column_biases(path: Path, outputs: Sequence[Output]) -> WeightRule:
     return WeightRule(path, sources, Packing.COLUMNS)
 
 
+def dense_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Where the tensors of layers behind the pooled hidden state go, which lie in files of their own (`weights.modules`)."""
+    rules = []
+    for place, dense in enumerate(config.dense):
+        path, name = ("dense", str(place)), f"{dense.folder}/linear"
+        source = Source(f"{name}.weight", (dense.outputs, dense.inputs))
+        rules.append(WeightRule((*path, "kernel"), (source,), Packing.TRANSPOSED))
+        if dense.bias:
+            rules.append(whole((*path, "bias"), f"{name}.bias", (dense.outputs,)))
+    return rules
+
+
 def score_rules(config: DecoderConfig) -> list[WeightRule]:
     """Where the tensor of a head that classifies goes; nothing without one."""
     if not config.labels:

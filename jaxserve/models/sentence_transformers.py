@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,10 @@ import msgspec
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.checkpoint import read_json_object
+from jaxserve.models.config import DecoderConfig, DenseConfig
+from jaxserve.models.fields import HfFields
 
+_DENSE = "Dense"
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 POOLINGS: Mapping[str, Literal["last", "first", "mean"]] = {"lasttoken": "last", "cls": "first", "mean": "mean"}
 _OLD_NAMES = {
@@ -33,12 +36,14 @@ class SentenceTransformer:
         normalizes: whether vectors then get length 1.
         prompts: texts that go before texts of a kind.
         default_prompt: the kind of texts of which none is named.
+        dense: layers behind the pooled hidden state.
     """
 
     pooling: Literal["last", "first", "mean"]
     normalizes: bool
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    dense: tuple[DenseConfig, ...] = ()
 
 
 def read_sentence_transformer(directory: Path) -> SentenceTransformer | None:
@@ -50,19 +55,51 @@ def read_sentence_transformer(directory: Path) -> SentenceTransformer | None:
         return None
     pooling: Literal["last", "first", "mean"] | None = None
     normalizes = False
+    dense: list[DenseConfig] = []
     for kind, path in _modules(directory):
         if kind == "Pooling":
             pooling = _pooling(directory / path / "config.json")
         elif kind == "Normalize":
             normalizes = True
+        elif kind == _DENSE and pooling is not None and not normalizes:
+            dense.append(_dense(directory, path))
         elif kind != "Transformer":
             raise UnsupportedModelError(
-                f"{MODULES}: a module {kind} is not supported; supported are Transformer, Pooling and Normalize", param="model"
+                f"{MODULES}: a module {kind} is not supported here; supported are Transformer, Pooling, Dense and Normalize, in "
+                "that order",
+                param="model",
             )
     if pooling is None:
         raise UnsupportedModelError(f"{MODULES} has no Pooling", param="model")
     prompts, default = _prompts(directory / PROMPTS)
-    return SentenceTransformer(pooling=pooling, normalizes=normalizes, prompts=prompts, default_prompt=default)
+    return SentenceTransformer(
+        pooling=pooling, normalizes=normalizes, prompts=prompts, default_prompt=default, dense=tuple(dense)
+    )
+
+
+def with_dense(config: DecoderConfig, sentences: SentenceTransformer) -> DecoderConfig:
+    """The model with the layers that follow the pooling.
+
+    Raises CheckpointError for layers that do not fit, UnsupportedModelError for what cannot be added up chunk by chunk.
+    """
+    size = config.hidden_size
+    for dense in sentences.dense:
+        if dense.inputs != size:
+            raise CheckpointError(
+                f"{dense.folder}: in_features is {dense.inputs}, and what comes has {size} numbers", param="model"
+            )
+        size = dense.outputs
+    if sentences.pooling == "mean" and not config.bidirectional and any(dense.activation for dense in sentences.dense):
+        raise UnsupportedModelError(
+            f"{MODULES}: Dense with an activation behind a mean is not supported where prompts are computed in chunks",
+            param="model",
+        )
+    return replace(config, dense=sentences.dense)
+
+
+def dense_folders(directory: Path) -> list[str]:
+    """Folders with tensors of their own, of a directory of sentence-transformers. Raises CheckpointError."""
+    return [path for kind, path in _modules(directory) if kind == _DENSE] if (directory / MODULES).is_file() else []
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
@@ -87,6 +124,24 @@ def _pooling(path: Path) -> Literal["last", "first", "mean"]:
     if modes[0] == "mean" and config.get("include_prompt") is False:
         raise UnsupportedModelError(f"{path}: include_prompt false is not supported: all tokens are pooled", param="model")
     return POOLINGS[modes[0]]
+
+
+_ACTIVATIONS: Mapping[str, Literal["tanh"] | None] = {"Identity": None, "Tanh": "tanh"}
+
+
+def _dense(directory: Path, folder: str) -> DenseConfig:
+    path = directory / folder / "config.json"
+    fields = HfFields(read_json_object(path), str(path))
+    activation = str(fields.hf.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
+    if activation not in _ACTIVATIONS:
+        raise fields.unsupported("activation_function", f"supported are {', '.join(_ACTIVATIONS)}")
+    return DenseConfig(
+        folder=folder,
+        inputs=fields.integer("in_features"),
+        outputs=fields.integer("out_features"),
+        bias=fields.flag("bias", True),
+        activation=_ACTIVATIONS[activation],
+    )
 
 
 def _prompts(path: Path) -> tuple[Mapping[str, str], str | None]:

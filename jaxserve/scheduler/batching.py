@@ -238,7 +238,8 @@ class Batcher:
     def _chunk(self, choice: StepChoice, sequence: Sequence) -> int:
         missing, left = sequence.num_tokens - sequence.num_computed, choice.tokens.left_for(sequence.request.tenant)
         if self._config.whole_prompts:
-            return missing if missing <= left else 0
+            room = left if choice.tokens.taken else choice.tokens.left  # reserves must not leave a step empty
+            return missing if missing <= room else 0
         count = min(missing, left)
         threshold = self._config.long_prefill_token_threshold
         return min(count, threshold) if threshold else count

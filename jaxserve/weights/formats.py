@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from jaxserve.errors import CheckpointError
+from jaxserve.models.sentence_transformers import dense_folders
 from jaxserve.weights.base_model import PrefixedTensors, lacks_prefix
 from jaxserve.weights.checkpoint import Checkpoint
+from jaxserve.weights.modules import ModuleTensors
 from jaxserve.weights.orbax import OrbaxCheckpoint, find_orbax
 from jaxserve.weights.safetensors import INDEX, SINGLE, SafetensorsCheckpoint
 
@@ -41,8 +43,10 @@ def open_checkpoint(directory: Path, load_format: StoredFormat) -> Checkpoint:
     if load_format == "auto":
         load_format = stored_format(directory)
     if load_format == "safetensors":
-        found = SafetensorsCheckpoint(directory)
-        return PrefixedTensors(found) if lacks_prefix(found) else found
+        stored = SafetensorsCheckpoint(directory)
+        found: Checkpoint = PrefixedTensors(stored) if lacks_prefix(stored) else stored
+        folders = dense_folders(directory)
+        return ModuleTensors(found, directory, folders) if folders else found
     folder = find_orbax(directory)
     if folder is None:
         raise CheckpointError(f"{directory} has no Orbax checkpoint", param="model")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.models import Normalize, Pooling, Transformer
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 from tokenizers import Tokenizer, processors
 from transformers import (
     AutoConfig,
@@ -67,6 +67,9 @@ BOTH_WAYS = {  # as EmbeddingGemma
 }
 
 
+DENSE = ((32, 48, False, torch.nn.Identity()), (48, 24, True, torch.nn.Tanh()))
+
+
 def base_model(directory: Path, kind: str, seed: int, **more: Any) -> None:
     """A model without a head, and its tokenizer."""
     config = AutoConfig.for_model(kind, **{**BASE, "head_dim": 8, **more})
@@ -77,14 +80,24 @@ def base_model(directory: Path, kind: str, seed: int, **more: Any) -> None:
 
 
 def embedder(
-    kind: str, seed: int, pooling: str, *, normalizes: bool, prompts: Mapping[str, str], **more: Any
+    kind: str,
+    seed: int,
+    pooling: str,
+    *,
+    normalizes: bool,
+    prompts: Mapping[str, str],
+    dense: Sequence[tuple[int, int, bool, torch.nn.Module]] = (),
+    **more: Any,
 ) -> Callable[[Path], Any]:
     def make(directory: Path) -> Any:
         source = directory.with_name(directory.name + "-source")
         base_model(source, kind, seed, **more)
         transformer = Transformer(str(source), max_seq_length=512)
         size = BASE["hidden_size"]
-        modules = [transformer, Pooling(size, pooling_mode=pooling), *([Normalize()] if normalizes else [])]
+        torch.manual_seed(seed)
+        layers = [Dense(inputs, outputs, bias=bias, activation_function=function) for inputs, outputs, bias, function in dense]
+        end = [Normalize()] if normalizes else []
+        modules = [transformer, Pooling(size, pooling_mode=pooling), *layers, *end]
         model = SentenceTransformer(modules=modules, prompts=dict(prompts), device="cpu")
         model.save(str(directory), create_model_card=False)
         shutil.rmtree(source)
@@ -139,7 +152,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "qwen3-last": embedder("qwen3", 31, "lasttoken", normalizes=True, prompts=PROMPTS),
     "mistral-last": embedder("mistral", 32, "lasttoken", normalizes=True, prompts={}),
     "llama-mean": embedder("llama", 33, "mean", normalizes=False, prompts={}),
-    "gemma3-both-ways": embedder("gemma3_text", 37, "mean", normalizes=True, prompts=PROMPTS, **BOTH_WAYS),
+    "gemma3-both-ways": embedder("gemma3_text", 37, "mean", normalizes=True, prompts=PROMPTS, dense=DENSE, **BOTH_WAYS),
     "qwen2-cross": headed("qwen2", 34, 1),
     "llama-classes": headed("llama", 36, 3),
     "qwen3-reranker": reranker,

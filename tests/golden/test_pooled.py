@@ -96,6 +96,36 @@ def test_what_a_checkpoint_cannot_do_is_said_at_the_start(
         load(name, **settings)
 
 
+DENSE = json.loads((POOLED / "gemma3-both-ways" / "2_Dense" / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"in_features": 31}, CheckpointError, "2_Dense: in_features is 31, and what comes has 32 numbers"),
+        ({"out_features": 47}, CheckpointError, "3_Dense: in_features is 48, and what comes has 47 numbers"),
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, UnsupportedModelError, "supported are Identity, Tanh"),
+        ({"bias": True}, CheckpointError, "2_Dense/linear.bias"),
+    ],
+)
+def test_dense_layers_that_do_not_fit_are_named(
+    tmp_path: Path, change: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    directory = shutil.copytree(POOLED / "gemma3-both-ways", tmp_path / "model")
+    (directory / "2_Dense" / "config.json").write_text(json.dumps({**DENSE, **change}))
+    with pytest.raises(error, match=words):
+        LLM(str(directory), **{**SIZES, **WHOLE})
+
+
+def test_a_prompt_must_fit_into_a_step() -> None:
+    with pytest.raises(
+        ConfigError, match="max_model_len is 512 tokens, and this model computes a prompt in one step, which has 32"
+    ):
+        load("gemma3-both-ways")
+    with pytest.raises(ConfigError, match="caches nothing that could be swapped"):
+        load("gemma3-both-ways", **WHOLE, swap_space=0.01)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "error", "words"),
     [
