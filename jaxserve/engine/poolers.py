@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxserve.config.fields import ModelConfig
@@ -20,6 +20,7 @@ from jaxserve.executor.readers import LOGPROBS_READER, Reader
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import CAUSAL_LM, architecture_of, labels_of
 from jaxserve.models.sentence_transformers import SentenceTransformer
+from jaxserve.pooling.params import PoolingType
 from jaxserve.pooling.pooler import CLASSIFIES, EMBEDS, SCORES, Pooler
 from jaxserve.tokenizer.base import Tokenizer
 
@@ -71,8 +72,16 @@ def served_of(
     return Served(not pools, _embedder(hf, decoder, sentences), (*_logprobs(decoder), reader, TOKEN_VECTORS_READER))
 
 
+def with_separator(decoder: DecoderConfig, tokenizer: Tokenizer | None) -> DecoderConfig:
+    """An encoder that tells two texts apart with the token that comes behind the first."""
+    encoder = decoder.encoder
+    if encoder is None or encoder.token_types < 2 or tokenizer is None:
+        return decoder
+    return replace(decoder, encoder=replace(encoder, separator=tokenizer.encode("")[-1]))
+
+
 def _embedder(hf: Mapping[str, Any], decoder: DecoderConfig, sentences: SentenceTransformer | None) -> Pooler:
-    found = sentences or SentenceTransformer(pooling="last", normalizes=True)
+    found = sentences or SentenceTransformer(pooling=_pooling(decoder), normalizes=True)
     return Pooler(
         tasks=EMBEDS,
         hidden_size=decoder.embedding_size,
@@ -83,6 +92,13 @@ def _embedder(hf: Mapping[str, Any], decoder: DecoderConfig, sentences: Sentence
         default_prompt=found.default_prompt,
         whole=decoder.bidirectional,
     )
+
+
+def _pooling(decoder: DecoderConfig, named: str | None = None) -> PoolingType:
+    """Where nothing says whose hidden states count: those of the last token, of an encoder those of its first one."""
+    if named == "mean":
+        return "mean"
+    return "last" if decoder.encoder is None else "first"
 
 
 def _logprobs(decoder: DecoderConfig) -> tuple[Reader, ...]:
@@ -110,6 +126,7 @@ def _classifier(generates: bool, hf: Mapping[str, Any], decoder: DecoderConfig, 
     pooler = Pooler(
         tasks=SCORES if len(labels) == 1 else CLASSIFIES,
         hidden_size=decoder.hidden_size,
+        pooling=_pooling(decoder, hf.get("classifier_pooling")),
         labels=labels,
         sigmoid=len(labels) == 1 or hf.get(_PROBLEM) == _SEVERAL,
         whole=decoder.bidirectional,

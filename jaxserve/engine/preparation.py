@@ -18,7 +18,7 @@ from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import DeviceBytes, ModelFacts, ResolvedConfig, resolve
 from jaxserve.config.windows import group_layers
 from jaxserve.engine.draft import DraftTarget, PreparedDraft, prepare_draft, prepare_module
-from jaxserve.engine.poolers import Served, served_of
+from jaxserve.engine.poolers import Served, served_of, with_separator
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.autotune_results import make_results
@@ -33,7 +33,7 @@ from jaxserve.executor.programs import ProgramStore
 from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
-from jaxserve.models.sentence_transformers import read_sentence_transformer, with_dense
+from jaxserve.models.sentence_transformers import read_sentence_transformer, with_modules
 from jaxserve.models.shards import expert_groups
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults, defaults_from_hf
 from jaxserve.tokenizer.base import Tokenizer
@@ -94,7 +94,7 @@ def prepare(config: EngineConfig) -> Preparation:
     warm_prompts = read_warm_prompts(config.cache)
     hf = read_hf_config(directory) | config.model.parse_hf_overrides()
     decoder, sentences = decoder_config(hf), read_sentence_transformer(directory)
-    decoder = decoder if sentences is None else with_dense(decoder, sentences)
+    decoder = decoder if sentences is None else with_modules(decoder, sentences)
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     check_tokenizer(directory, tokenizer_path)
@@ -103,6 +103,7 @@ def prepare(config: EngineConfig) -> Preparation:
     if config.model.verify_weights:
         check_prompt_files(directory, tokenizer_path)
     tokenizer = _tokenizer(config, directory, decoder)
+    decoder = with_separator(decoder, tokenizer)
     served = served_of(config.model, hf, sentences, decoder, tokenizer)
     chat_template = ChatTemplate.load(tokenizer_path, config.model.chat_template)
     sampling, default_max_tokens = generation_defaults(config.model, directory)

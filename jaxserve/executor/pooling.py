@@ -8,14 +8,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxserve.executor.readers import Finish, Read, Reader
+from jaxserve.models.binding import Model
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.decoder import Decoder
 from jaxserve.step.plan import Ints, Reading
 from jaxserve.step.tasks import HEAD, POOLED, TOKEN_VECTORS, WHOLE
 
 
 def _hidden(config: DecoderConfig, mesh: Mesh) -> Read:
-    def read(decoder: Decoder, hidden: jax.Array, values: jax.Array) -> jax.Array:
+    def read(model: Model, hidden: jax.Array, values: jax.Array) -> jax.Array:
         return jax.lax.bitcast_convert_type(hidden.astype(jnp.float32), jnp.int32)
 
     return read
@@ -26,8 +26,8 @@ def _vectors(words: Ints, config: DecoderConfig) -> Reading:
 
 
 def _embedded(config: DecoderConfig, mesh: Mesh) -> Read:
-    def read(decoder: Decoder, hidden: jax.Array, values: jax.Array) -> jax.Array:
-        return jax.lax.bitcast_convert_type(decoder.embedded(hidden), jnp.int32)
+    def read(model: Model, hidden: jax.Array, values: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(model.embedded(hidden), jnp.int32)
 
     return read
 
@@ -36,16 +36,16 @@ POOLED_READER = Reader(POOLED, lambda config: config.embedding_size, _embedded, 
 
 
 def _embed_whole(config: DecoderConfig, mesh: Mesh) -> Finish:
-    def finish(decoder: Decoder, pooled: jax.Array) -> jax.Array:
-        return jax.lax.bitcast_convert_type(decoder.embedded(pooled), jnp.int32)
+    def finish(model: Model, pooled: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(model.embedded(pooled), jnp.int32)
 
     return finish
 
 
 def _score_whole(config: DecoderConfig, mesh: Mesh) -> Finish:
-    def finish(decoder: Decoder, pooled: jax.Array) -> jax.Array:
-        assert decoder.score is not None, "a model with a head"
-        return jax.lax.bitcast_convert_type(decoder.score(pooled), jnp.int32)
+    def finish(model: Model, pooled: jax.Array) -> jax.Array:
+        assert model.score is not None, "a model with a head"
+        return jax.lax.bitcast_convert_type(model.score(pooled), jnp.int32)
 
     return finish
 
@@ -58,9 +58,9 @@ TOKEN_VECTORS_READER = Reader(TOKEN_VECTORS, lambda config: config.hidden_size, 
 
 
 def _scores(config: DecoderConfig, mesh: Mesh) -> Read:
-    def read(decoder: Decoder, hidden: jax.Array, values: jax.Array) -> jax.Array:
-        assert decoder.score is not None, "a model with a head"
-        return jax.lax.bitcast_convert_type(decoder.score(hidden), jnp.int32)
+    def read(model: Model, hidden: jax.Array, values: jax.Array) -> jax.Array:
+        assert model.score is not None, "a model with a head"
+        return jax.lax.bitcast_convert_type(model.score(hidden), jnp.int32)
 
     return read
 
@@ -73,8 +73,8 @@ def token_head_reader(tokens: tuple[int, ...]) -> Reader:
     width = 1 if len(tokens) == 2 else len(tokens)
 
     def make(config: DecoderConfig, mesh: Mesh) -> Read:
-        def read(decoder: Decoder, hidden: jax.Array, values: jax.Array) -> jax.Array:
-            logits = decoder.logits(hidden)[:, jnp.array(tokens)]
+        def read(model: Model, hidden: jax.Array, values: jax.Array) -> jax.Array:
+            logits = model.logits(hidden)[:, jnp.array(tokens)]
             outputs = logits[:, 1:] - logits[:, :1] if width == 1 else logits
             return jax.lax.bitcast_convert_type(outputs, jnp.int32)
 

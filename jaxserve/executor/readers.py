@@ -12,19 +12,18 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, unpack_logprobs, vocabulary_of
-from jaxserve.models.binding import Params, bind
+from jaxserve.models.binding import Model, Params, bind_model
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.decoder import Decoder
 from jaxserve.step.plan import Ints, Plan, Reading
 from jaxserve.step.tasks import PROMPT_LOGPROBS
 from sharding import partition_spec
 
 CHUNK = 64  # tokens that are read at once, which bounds the logits that are held
 
-Read = Callable[[Decoder, jax.Array, jax.Array], jax.Array]
-"""(decoder, hidden [C,E], values int32[C]) -> int32[C,width]."""
-Finish = Callable[[Decoder, jax.Array], jax.Array]
-"""(decoder, mean of what was read float32[rows,E]) -> int32[rows,width]."""
+Read = Callable[[Model, jax.Array, jax.Array], jax.Array]
+"""(model, hidden [C,E], values int32[C]) -> int32[C,width]."""
+Finish = Callable[[Model, jax.Array], jax.Array]
+"""(model, mean of what was read float32[rows,E]) -> int32[rows,width]."""
 ReadAll = Callable[[Params, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 """What `make_reader` makes."""
 
@@ -63,14 +62,14 @@ def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh, max_rows: int
         return _summing(read, width, config, max_rows, reader.finish and reader.finish(config, mesh))
 
     def read_all(params: Params, hidden: jax.Array, rows: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-        decoder = bind(config, params)
+        model = bind_model(config, params)
         chunk = min(CHUNK, hidden.shape[0])
         out = jnp.zeros((hidden.shape[0], width), jnp.int32)
 
         def body(index: jax.Array, out: jax.Array) -> jax.Array:
             start = jnp.minimum(index * chunk, hidden.shape[0] - chunk)
             places = jax.lax.dynamic_slice_in_dim(rows, start, chunk)
-            words = read(decoder, hidden[places], jax.lax.dynamic_slice_in_dim(values, start, chunk))
+            words = read(model, hidden[places], jax.lax.dynamic_slice_in_dim(values, start, chunk))
             return jax.lax.dynamic_update_slice_in_dim(out, words, start, 0)
 
         every: jax.Array = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, out)
@@ -81,14 +80,14 @@ def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh, max_rows: int
 
 def _summing(read: Read, width: int, config: DecoderConfig, max_rows: int, finish: Finish | None) -> ReadAll:
     def sum_all(params: Params, hidden: jax.Array, rows: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-        decoder = bind(config, params)
+        model = bind_model(config, params)
         size, numbers = hidden.shape[0], width if finish is None else hidden.shape[1]
         chunk = min(CHUNK, size)
 
         def body(index: jax.Array, sums: jax.Array) -> jax.Array:
             places = index * chunk + jnp.arange(chunk)
             taken = jnp.minimum(places, size - 1)  # those behind count go where nobody looks
-            words = read(decoder, hidden[rows[taken]], values[taken])
+            words = read(model, hidden[rows[taken]], values[taken])
             return sums.at[jnp.where(places < count, values[taken], max_rows)].add(
                 jax.lax.bitcast_convert_type(words, jnp.float32)
             )
@@ -97,7 +96,7 @@ def _summing(read: Read, width: int, config: DecoderConfig, max_rows: int, finis
         if finish is None:
             return jax.lax.bitcast_convert_type(sums[:max_rows], jnp.int32)
         tokens = jnp.zeros(max_rows + 1, jnp.float32).at[jnp.where(jnp.arange(size) < count, values, max_rows)].add(1.0)
-        return finish(decoder, (sums / jnp.maximum(tokens, 1.0)[:, None])[:max_rows])
+        return finish(model, (sums / jnp.maximum(tokens, 1.0)[:, None])[:max_rows])
 
     return sum_all
 
@@ -125,8 +124,8 @@ def _logprobs(config: DecoderConfig, mesh: Mesh) -> Read:
         check_vma=False,  # every device computes the same from what they exchanged, which the check cannot see
     )
 
-    def read(decoder: Decoder, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-        words: jax.Array = pack(decoder.logits(hidden), targets)
+    def read(model: Model, hidden: jax.Array, targets: jax.Array) -> jax.Array:
+        words: jax.Array = pack(model.logits(hidden), targets)
         return words
 
     return read

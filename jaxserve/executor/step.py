@@ -25,7 +25,7 @@ from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, voc
 from jaxserve.executor.routed_experts import RoutedLayout, record_routed
 from jaxserve.executor.whole_attention import WholeAttend
 from jaxserve.models.adapted import Loras, StepAdapters
-from jaxserve.models.binding import Params, UsedRows, bind
+from jaxserve.models.binding import Params, UsedRows, bind_model
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import cache_layout, padded_vocab
 from jaxserve.sampling.batch import SamplingBatch
@@ -273,7 +273,7 @@ def make_forward(
         real = batch.query_start[-1]
         rows = jnp.sum(batch.kv_length > 0, dtype=jnp.int32)
         adapters = None if loras is None else StepAdapters(loras, batch.adapter_tokens, ShardedLora(mesh))
-        decoder = bind(config, params, UsedRows(real, rows * (1 + max_drafts)), adapters)
+        model = bind_model(config, params, UsedRows(real, rows * (1 + max_drafts)), adapters)
         tokens = input_tokens(batch.tokens, latest)
         attend = (
             WholeAttend(mesh, state.cache, batch.query_start)
@@ -281,9 +281,9 @@ def make_forward(
             else PagedAttend(mesh, state.cache, batch, kernels, groups)
         )
         dispatch = ShardedDispatch(mesh, real, kernels)
-        hidden, tapped = decoder.tapped(tokens, batch.positions, attend, dispatch, taps)
+        hidden, tapped = model.tapped(tokens, batch.positions, attend, dispatch, taps)
         places = sampled_places(batch.query_start, batch.rows.num_drafts, max_drafts)
-        logits = decoder.logits(hidden[places.reshape(-1)])
+        logits = model.logits(hidden[places.reshape(-1)])
         cache = attend.cache
         if cache.routed is not None:
             layout = RoutedLayout.of(config)

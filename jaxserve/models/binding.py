@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from jaxserve.models.adapted import StepAdapters, adapt
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder
+from jaxserve.models.encoder.model import Encoder
 from jaxserve.models.parameter import Product
 from jaxserve.models.shards import require_shards
 from pallas_kernels.matmul import counted
@@ -25,6 +26,9 @@ from sharding import LogicalAxes, named_sharding
 
 Params = dict[str, Any]
 """Nested dict of arrays: params["layers"]["0"]["attention"]["qkv"] and so on."""
+
+
+Model = Decoder | Encoder
 
 
 class UsedRows(NamedTuple):
@@ -35,7 +39,16 @@ class UsedRows(NamedTuple):
 
 
 def bind(config: DecoderConfig, params: Params, used: UsedRows | None = None, adapters: StepAdapters | None = None) -> Decoder:
-    """The decoder with these parameters; cheap enough to call in every traced function.
+    """`bind_model`, of a decoder."""
+    model = bind_model(config, params, used, adapters)
+    assert isinstance(model, Decoder), "no encoder"
+    return model
+
+
+def bind_model(
+    config: DecoderConfig, params: Params, used: UsedRows | None = None, adapters: StepAdapters | None = None
+) -> Model:
+    """The model with these parameters; cheap enough to call in every traced function.
 
     Args:
         config: what the parameters belong to.
@@ -92,8 +105,9 @@ def param_shardings(config: DecoderConfig, mesh: Mesh) -> dict[tuple[str, ...], 
 
 
 @lru_cache(maxsize=8)
-def _split_skeleton(config: DecoderConfig, shards: int, dtype: str) -> tuple[nnx.GraphDef[Decoder], nnx.State[Any, Any]]:
+def _split_skeleton(config: DecoderConfig, shards: int, dtype: str) -> tuple[nnx.GraphDef[Model], nnx.State[Any, Any]]:
     require_shards(config, shards)
-    skeleton = nnx.eval_shape(lambda: Decoder(config, shards, jnp.dtype(dtype)))
+    kind = Decoder if config.encoder is None else Encoder
+    skeleton = nnx.eval_shape(lambda: kind(config, shards, jnp.dtype(dtype)))
     graphdef, state = nnx.split(skeleton)
     return graphdef, state

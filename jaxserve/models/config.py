@@ -188,6 +188,44 @@ class Fed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderConfig:
+    """Where an encoder differs from a decoder: norms are LayerNorms, one of them over the embeddings.
+
+    Attributes:
+        positions: rows of a table of positions; 0 for none.
+        first_position: the row of the first token.
+        token_types: rows of a table that tells the second of two texts from the first; 0 for none.
+        separator: the token behind which the second text begins; None if nobody knows.
+        norms_first: whether norms are before the blocks and behind the last layer; otherwise behind the sum of each block.
+        norm_bias: whether norms add a bias.
+        gated: whether MLPs have a gate.
+        head: what the layer of a head that classifies ends with: tanh, or GELU and a norm.
+        head_bias: whether that layer adds a bias.
+    """
+
+    positions: int
+    first_position: int
+    token_types: int
+    separator: int | None = None
+    norms_first: bool
+    norm_bias: bool
+    gated: bool
+    head: Literal["tanh", "gelu"]
+    head_bias: bool
+
+    def norms_of(self, layer: int) -> tuple[int | None, int]:
+        """The numbers of the norms of a layer's attention and of its MLP: the first is that of the embeddings.
+
+        With `norms_first` the first layer's attention has none: what it would normalise is normalised already.
+        """
+        mlp = 2 * layer + (1 if self.norms_first else 2)
+        return (mlp - 1 if layer or not self.norms_first else None), mlp
+
+    def num_norms(self, layers: int) -> int:
+        return 1 + 2 * layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DenseConfig:
     """A layer behind the pooled hidden state, as a module of sentence-transformers has it.
 
@@ -249,6 +287,7 @@ class DecoderConfig:
         labels: outputs of a head that classifies, which the checkpoint has in the place of one for logits; 0 for none.
         has_logits: whether tokens can be chosen; a model that only pools has no logits.
         dense: layers behind the pooled hidden state of an embedding, in order.
+        encoder: what an encoder has in other places than a decoder; None for a decoder.
         bidirectional: whether tokens see those behind them, too. Nothing is cached then: a prompt is computed in one step.
     """
 
@@ -269,7 +308,7 @@ class DecoderConfig:
     output_bias: bool
     mlp_bias: bool
     qk_norm: Literal["head", "all"] | None
-    activation: Literal["silu", "gelu_tanh", "swiglu_clamped"]
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu", "swiglu_clamped"]
     experts: Experts | None = None
     latent: Latent | None = None
     sinks: bool = False
@@ -284,6 +323,7 @@ class DecoderConfig:
     has_logits: bool = True
     bidirectional: bool = False
     dense: tuple[DenseConfig, ...] = ()
+    encoder: EncoderConfig | None = None
 
     @property
     def embedding_size(self) -> int:

@@ -10,8 +10,8 @@ from flax import nnx
 
 from jaxserve.models.attention import Attend, Attention
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.dense import Dense
-from jaxserve.models.embedding import Embedding, Head
+from jaxserve.models.dense import dense_layers, through
+from jaxserve.models.embedding import Embedding, Head, no_logits
 from jaxserve.models.experts import ExpertDispatch, Experts, dispatch_all
 from jaxserve.models.fed import FedInput, JoinedInput, entry_of
 from jaxserve.models.latent_attention import LatentAttention
@@ -20,7 +20,6 @@ from jaxserve.models.norm import Norms
 from jaxserve.models.parameter import Projected
 from jaxserve.models.rope import rotation
 from jaxserve.models.score import Score
-from jaxserve.models.shards import padded_vocab
 from pallas_kernels.rotate_and_write import Rotation
 
 
@@ -100,8 +99,7 @@ class Decoder(nnx.Module):
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
         self.entry = entry_of(config, dtype)
         self.score = Score(config, dtype) if config.labels else None
-        dense = {str(place): Dense(one, dtype) for place, one in enumerate(config.dense)}
-        self.dense = nnx.Dict(dense) if dense else None
+        self.dense = dense_layers(config.dense, dtype)
 
     def hidden(
         self, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch = dispatch_all
@@ -164,10 +162,7 @@ class Decoder(nnx.Module):
 
     def embedded(self, pooled: jax.Array) -> jax.Array:
         """What the layers behind it make of pooled[R, E]: float32[R, embedding_size]."""
-        x = pooled.astype(jnp.float32)
-        for layer in () if self.dense is None else self.dense.values():
-            x = layer(x)
-        return x
+        return through(self.dense, pooled)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits of hidden[R, E], which `hidden` returned.
@@ -177,5 +172,5 @@ class Decoder(nnx.Module):
             `num_choices`.
         """
         if not self.config.has_logits:
-            return jnp.zeros((hidden.shape[0], padded_vocab(1, self.shards)), jnp.float32)
+            return no_logits(hidden, self.shards)
         return self.embedding.logits(hidden) if self.head is None else self.head.logits(hidden)

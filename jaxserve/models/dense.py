@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -24,3 +26,16 @@ class Dense(nnx.Module):
         if self.bias is not None:
             y += self.bias[...].astype(jnp.float32)[None]
         return jnp.tanh(y) if self.activation == "tanh" else y
+
+
+def dense_layers(configs: Sequence[DenseConfig], dtype: jnp.dtype) -> nnx.Dict[Dense] | None:
+    """None for none."""
+    return nnx.Dict({str(place): Dense(config, dtype) for place, config in enumerate(configs)}) if configs else None
+
+
+def through(layers: nnx.Dict[Dense] | None, pooled: jax.Array) -> jax.Array:
+    """What the layers make of pooled[R, E], one after another: float32[R, outputs of the last]."""
+    x = pooled.astype(jnp.float32)
+    for layer in () if layers is None else layers.values():
+        x = layer(x)
+    return x

@@ -47,6 +47,11 @@ class Head(nnx.Module):
         return _finished(matmul(hidden, HEAD.matrix(self.kernel)), self.vocab_size, self.scales)
 
 
+def no_logits(hidden: jax.Array, shards: int) -> jax.Array:
+    """Of a model that chooses nothing, in the place of hidden[R, E]'s logits: they are of one token."""
+    return jnp.zeros((hidden.shape[0], padded_vocab(1, shards)), jnp.float32)
+
+
 def _finished(logits: jax.Array, vocab_size: int, scales: Scales) -> jax.Array:
     """Scaled, capped, and -inf where no token is."""
     if scales.logits != 1.0:

@@ -30,6 +30,10 @@ def _silu(gate: jax.Array, up: jax.Array) -> jax.Array:
     return jax.nn.silu(gate) * up
 
 
+def _gelu(gate: jax.Array, up: jax.Array) -> jax.Array:
+    return jax.nn.gelu(gate, approximate=False) * up
+
+
 def _gelu_tanh(gate: jax.Array, up: jax.Array) -> jax.Array:
     return jax.nn.gelu(gate, approximate=True) * up
 
@@ -41,7 +45,7 @@ def _swiglu_clamped(gate: jax.Array, up: jax.Array) -> jax.Array:
 
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = MappingProxyType(
-    {"silu": _silu, "gelu_tanh": _gelu_tanh, "swiglu_clamped": _swiglu_clamped}
+    {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "swiglu_clamped": _swiglu_clamped}
 )
 """From gate and up, of one shape, to what the projection down takes, by `DecoderConfig.activation`."""
 

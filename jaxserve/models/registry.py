@@ -10,6 +10,7 @@ from typing import Any
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.draft_heads import head_rules
+from jaxserve.models.encoder import bert, modernbert, xlm_roberta
 from jaxserve.models.families import (
     deepseek_v2,
     deepseek_v3,
@@ -76,6 +77,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 
 
+ENCODERS: Mapping[str, Family] = MappingProxyType(
+    {
+        module.ARCHITECTURE: Family(module.ARCHITECTURE, module.MODEL_TYPE, module.config_from_hf, module.weight_rules)
+        for module in (bert, xlm_roberta, modernbert)
+    }
+)
+
+
 MODULE_RULES: Mapping[str, Callable[[DecoderConfig], list[WeightRule]]] = MappingProxyType(
     {deepseek_v3.ARCHITECTURE: deepseek_v3.module_rules}
 )
@@ -97,14 +106,12 @@ def architecture_of(hf: Mapping[str, Any]) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def with_logits(architecture: str) -> str:
-    """The architecture of the same family whose head makes logits."""
-    if architecture in _BASE_MODELS:
-        return _BASE_MODELS[architecture]
-    for end in (CLASSIFIER, BASE_MODEL):
-        if architecture.endswith(end):
-            return architecture.removesuffix(end) + CAUSAL_LM
-    return architecture
+def _family_of(architecture: str) -> Family | None:
+    """The family of an architecture, whichever head it has; encoders are called by their names without one."""
+    stem = next((architecture.removesuffix(end) for end in (CLASSIFIER, BASE_MODEL) if architecture.endswith(end)), None)
+    if stem is None:
+        return FAMILIES.get(architecture)
+    return FAMILIES.get(_BASE_MODELS.get(architecture, stem + CAUSAL_LM)) or ENCODERS.get(stem + BASE_MODEL)
 
 
 def family(hf: Mapping[str, Any]) -> Family:
@@ -112,15 +119,15 @@ def family(hf: Mapping[str, Any]) -> Family:
 
     Raises UnsupportedModelError: config.json names no architecture, several, or one that jaxserve does not have.
     """
-    name = with_logits(architecture_of(hf))
-    if name not in FAMILIES:
+    found = _family_of(architecture_of(hf))
+    if found is None:
         named = ", ".join(HfFields(hf).strings("architectures") or ()) or "none"
         raise UnsupportedModelError(
-            f"architecture {named} in config.json is not supported; supported are {', '.join(FAMILIES)}, and these without a "
-            f"head or with one that classifies ({BASE_MODEL}, {CLASSIFIER})",
+            f"architecture {named} in config.json is not supported; supported are {', '.join((*FAMILIES, *ENCODERS))}, and these "
+            f"without a head or with one that classifies ({BASE_MODEL}, {CLASSIFIER})",
             param="model",
         )
-    return FAMILIES[name]
+    return found
 
 
 def decoder_config(hf: Mapping[str, Any]) -> DecoderConfig:
@@ -152,5 +159,8 @@ def labels_of(hf: Mapping[str, Any]) -> tuple[str, ...]:
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     """Where each tensor of a checkpoint of this decoder goes."""
     if config.fed is None:
-        return [*FAMILIES[with_logits(config.architecture)].weight_rules(config), *score_rules(config), *dense_rules(config)]
+        found = _family_of(config.architecture)
+        assert found is not None, "the config was read by one"
+        heads = score_rules(config) if config.encoder is None else []
+        return [*found.weight_rules(config), *heads, *dense_rules(config)]
     return head_rules(config) if config.fed.layer is None else MODULE_RULES[config.architecture](config)

@@ -179,7 +179,7 @@ def attention_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bo
         WeightRule((*here, "out"), (Source(f"{output}.weight", (embed, query)),), Packing.ROWS),
     ]
     if config.qkv_bias:
-        rules.append(_column_biases((*here, "qkv_bias"), outputs))
+        rules.append(column_biases((*here, "qkv_bias"), outputs))
     if config.output_bias:
         rules.append(whole((*here, "out_bias"), f"{output}.bias", (embed,)))
     for name in ("q", "k"):
@@ -201,7 +201,7 @@ def mlp_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bool = F
         WeightRule((*path, "down"), (Source(f"{down}.weight", (embed, ffn)),), Packing.ROWS),
     ]
     if config.mlp_bias:
-        rules.append(_column_biases((*path, "gate_up_bias"), outputs))
+        rules.append(column_biases((*path, "gate_up_bias"), outputs))
         rules.append(whole((*path, "down_bias"), f"{down}.bias", (embed,)))
     return rules
 
@@ -224,7 +224,8 @@ def columns(path: Path, outputs: Sequence[Output], inputs: int, fused: str | Non
     return WeightRule(path, tuple(parts), Packing.COLUMNS)
 
 
-def _column_biases(path: Path, outputs: Sequence[Output]) -> WeightRule:
+def column_biases(path: Path, outputs: Sequence[Output]) -> WeightRule:
+    """The rule of the biases of matrices that are packed by columns."""
     sources = tuple(Source(f"{output.name}.bias", (output.size,), output.heads) for output in outputs)
     return WeightRule(path, sources, Packing.COLUMNS)
 

@@ -15,7 +15,7 @@ from jaxserve.models.config import DecoderConfig, DenseConfig
 from jaxserve.models.fields import HfFields
 
 _DENSE = "Dense"
-MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
+MODULES, PROMPTS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLINGS: Mapping[str, Literal["last", "first", "mean"]] = {"lasttoken": "last", "cls": "first", "mean": "mean"}
 _OLD_NAMES = {
     "pooling_mode_lasttoken": "lasttoken",
@@ -37,6 +37,7 @@ class SentenceTransformer:
         prompts: texts that go before texts of a kind.
         default_prompt: the kind of texts of which none is named.
         dense: layers behind the pooled hidden state.
+        max_length: tokens of the longest text; None for what the model takes.
     """
 
     pooling: Literal["last", "first", "mean"]
@@ -44,6 +45,7 @@ class SentenceTransformer:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     dense: tuple[DenseConfig, ...] = ()
+    max_length: int | None = None
 
 
 def read_sentence_transformer(directory: Path) -> SentenceTransformer | None:
@@ -73,12 +75,17 @@ def read_sentence_transformer(directory: Path) -> SentenceTransformer | None:
         raise UnsupportedModelError(f"{MODULES} has no Pooling", param="model")
     prompts, default = _prompts(directory / PROMPTS)
     return SentenceTransformer(
-        pooling=pooling, normalizes=normalizes, prompts=prompts, default_prompt=default, dense=tuple(dense)
+        pooling=pooling,
+        normalizes=normalizes,
+        prompts=prompts,
+        default_prompt=default,
+        dense=tuple(dense),
+        max_length=_max_length(directory / TRANSFORMER),
     )
 
 
-def with_dense(config: DecoderConfig, sentences: SentenceTransformer) -> DecoderConfig:
-    """The model with the layers that follow the pooling.
+def with_modules(config: DecoderConfig, sentences: SentenceTransformer) -> DecoderConfig:
+    """The model with the layers that follow the pooling, for texts no longer than those that it was trained with.
 
     Raises CheckpointError for layers that do not fit, UnsupportedModelError for what cannot be added up chunk by chunk.
     """
@@ -94,7 +101,8 @@ def with_dense(config: DecoderConfig, sentences: SentenceTransformer) -> Decoder
             f"{MODULES}: Dense with an activation behind a mean is not supported where prompts are computed in chunks",
             param="model",
         )
-    return replace(config, dense=sentences.dense)
+    longest = min(config.max_position_embeddings, sentences.max_length or config.max_position_embeddings)
+    return replace(config, dense=sentences.dense, max_position_embeddings=longest)
 
 
 def dense_folders(directory: Path) -> list[str]:
@@ -142,6 +150,13 @@ def _dense(directory: Path, folder: str) -> DenseConfig:
         bias=fields.flag("bias", True),
         activation=_ACTIVATIONS[activation],
     )
+
+
+def _max_length(path: Path) -> int | None:
+    if not path.is_file():
+        return None
+    fields = HfFields(read_json_object(path), str(path))
+    return fields.integer("max_seq_length") if fields.has("max_seq_length") else None
 
 
 def _prompts(path: Path) -> tuple[Mapping[str, str], str | None]:

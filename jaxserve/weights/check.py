@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.draft_heads import GUESSABLE
+from jaxserve.models.encoder.rules import POOLER
 from jaxserve.models.mtp import module_prefix
 from jaxserve.models.rules import WeightRule
 
@@ -25,7 +26,8 @@ def check_tensors(
 
     Ignored beyond them: inverse frequencies of the rotary embedding, which old checkpoints store and the config
     determines, a copy of the embedding table as `lm_head.weight` where the two are tied, the config's `draft_layers`, which
-    tokens a draft head guesses, and all that is not of a module for multi-token prediction where that is what is read.
+    tokens a draft head guesses, all that is not of a module for multi-token prediction where that is what is read, and of
+    an encoder without a head its pooler.
 
     Args:
         config: the decoder.
@@ -64,7 +66,12 @@ def check_tensors(
 def _ignorable(config: DecoderConfig, name: str) -> bool:
     frequencies, head = name.endswith("rotary_emb.inv_freq"), config.tie_embeddings and name == "lm_head.weight"
     guessable = config.fed is not None and name in GUESSABLE
-    return frequencies or head or guessable or _drafts(config, name) or _beside_module(config, name)
+    return frequencies or head or guessable or _drafts(config, name) or _beside_module(config, name) or _of_encoder(config, name)
+
+
+def _of_encoder(config: DecoderConfig, name: str) -> bool:
+    """Numbers of positions, which old checkpoints store, and what BERT's next sentence was told by."""
+    return config.encoder is not None and name.endswith(("embeddings.position_ids", *POOLER))
 
 
 def _beside_module(config: DecoderConfig, name: str) -> bool:

@@ -37,6 +37,7 @@ TEXTS = [
 ]
 PAIRS = [(TEXTS[1], TEXTS[2]), (TEXTS[2], TEXTS[1]), (TEXTS[0], TEXTS[3]), (TEXTS[3], TEXTS[0])]
 PROMPTS = {"query": "Instruct: find the answer\nQuery: ", "document": ""}
+CLS, SEP = "#", "@"  # of encoders
 EOS, NO, YES = "!", "to", "te"  # each one token of the tokenizer that write_tokenizer writes
 
 
@@ -77,6 +78,54 @@ def base_model(directory: Path, kind: str, seed: int, **more: Any) -> None:
     randomize(model, seed)
     model.save_pretrained(directory)
     make_tokenizer(directory, ends=True)
+
+
+def encoder_tokenizer(directory: Path, kind: str) -> None:
+    """Something before every text, something behind it and between two, which have types in BERT."""
+    write_tokenizer(directory, BASE["vocab_size"])
+    path = directory / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    special = [(token, tokenizer.token_to_id(token)) for token in (CLS, SEP)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}", pair=f"{CLS} $A {SEP} $B:1 {SEP}:1", special_tokens=special
+    )
+    tokenizer.save(str(path), pretty=False)
+    named = {"cls_token": CLS, "sep_token": SEP, "pad_token": CLS}
+    names = ["input_ids", *(["token_type_ids"] if kind == "bert" else []), "attention_mask"]
+    PreTrainedTokenizerFast(tokenizer_file=str(path), model_input_names=names, **named).save_pretrained(directory)
+
+
+def encoder_config(kind: str, **more: Any) -> Any:
+    small = {name: BASE[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads")}
+    return AutoConfig.for_model(kind, **{**small, "num_hidden_layers": 3, "pad_token_id": 1, **more})
+
+
+def embedding_encoder(kind: str, seed: int, pooling: str, **more: Any) -> Callable[[Path], Any]:
+    def make(directory: Path) -> Any:
+        source = directory.with_name(directory.name + "-source")
+        model = AutoModel.from_config(encoder_config(kind, **more), dtype=torch.float32)
+        randomize(model, seed)
+        model.save_pretrained(source)
+        encoder_tokenizer(source, kind)
+        modules = [Transformer(str(source), max_seq_length=250), Pooling(BASE["hidden_size"], pooling_mode=pooling), Normalize()]
+        SentenceTransformer(modules=modules, device="cpu").save(str(directory), create_model_card=False)
+        shutil.rmtree(source)
+        model = SentenceTransformer(str(directory), device="cpu")
+        return {"embeddings": {"plain": model.encode(TEXTS, batch_size=1).tolist()}}
+
+    return make
+
+
+def cross_encoder(kind: str, seed: int, **more: Any) -> Callable[[Path], Any]:
+    def make(directory: Path) -> Any:
+        model = AutoModelForSequenceClassification.from_config(encoder_config(kind, num_labels=1, **more), dtype=torch.float32)
+        randomize(model, seed)
+        model.save_pretrained(directory)
+        encoder_tokenizer(directory, kind)
+        encoder = CrossEncoder(str(directory), device="cpu")
+        return {"scores": encoder.predict(PAIRS, batch_size=1, activation_fn=torch.nn.Sigmoid()).tolist()}
+
+    return make
 
 
 def embedder(
@@ -153,6 +202,12 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "mistral-last": embedder("mistral", 32, "lasttoken", normalizes=True, prompts={}),
     "llama-mean": embedder("llama", 33, "mean", normalizes=False, prompts={}),
     "gemma3-both-ways": embedder("gemma3_text", 37, "mean", normalizes=True, prompts=PROMPTS, dense=DENSE, **BOTH_WAYS),
+    "bert-mean": embedding_encoder("bert", 38, "mean"),
+    "xlm-roberta-cls": embedding_encoder("xlm-roberta", 39, "cls", type_vocab_size=1, max_position_embeddings=300),
+    "modernbert-cls": embedding_encoder("modernbert", 40, "cls", local_attention=12),
+    "bert-cross": cross_encoder("bert", 41),
+    "xlm-roberta-cross": cross_encoder("xlm-roberta", 42, type_vocab_size=1, max_position_embeddings=300),
+    "modernbert-cross": cross_encoder("modernbert", 43, local_attention=12, classifier_pooling="mean"),
     "qwen2-cross": headed("qwen2", 34, 1),
     "llama-classes": headed("llama", 36, 3),
     "qwen3-reranker": reranker,

@@ -20,7 +20,9 @@ SIZES: dict[str, Any] = {
     "dtype": "float32",
     "page_size": 8,
 }
-BOTH_WAYS = ("gemma3-both-ways",)
+ENCODERS = ("bert-mean", "xlm-roberta-cls", "modernbert-cls")
+BOTH_WAYS = ("gemma3-both-ways", *ENCODERS)
+CROSS_ENCODERS = ("bert-cross", "xlm-roberta-cross", "modernbert-cross")
 WHOLE: dict[str, Any] = {"max_num_batched_tokens": 256, "max_model_len": 256}  # prompts are computed in one step
 RERANKER: dict[str, Any] = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["to", "te"]}
 
@@ -33,7 +35,7 @@ def golden(name: str) -> Any:
     return json.loads((POOLED / name / "pooled.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["qwen3-last", "mistral-last", "llama-mean", "gemma3-both-ways"])
+@pytest.mark.parametrize("name", ["qwen3-last", "mistral-last", "llama-mean", *BOTH_WAYS])
 def test_embeddings(name: str) -> None:
     llm, wanted = load(name, **WHOLE if name in BOTH_WAYS else {}), golden(name)
     assert not llm.report.model.generates
@@ -46,11 +48,14 @@ def test_embeddings(name: str) -> None:
             np.testing.assert_allclose(got, embedding, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "overrides"), [("qwen2-cross", None), ("qwen3-reranker", RERANKER)])
-def test_scores_of_pairs(name: str, overrides: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("qwen2-cross", {}), ("qwen3-reranker", {"hf_overrides": RERANKER}), *((name, WHOLE) for name in CROSS_ENCODERS)],
+)
+def test_scores_of_pairs(name: str, settings: Any) -> None:
     wanted = golden(name)
     first, second = zip(*wanted["pairs"], strict=True)
-    llm = load(name, hf_overrides=overrides)
+    llm = load(name, **settings)
     outputs = llm.score(list(first), list(second), use_tqdm=False)
     np.testing.assert_allclose([one.outputs.score for one in outputs], wanted["scores"], atol=1e-4)
 
