@@ -103,7 +103,7 @@ def test_windows_of_qwen():
         ({"rope_scaling": {"rope_type": "proportional", "factor": 2.0}}, "proportional"),
         ({"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_activation": "gelu"}, "hidden_activation"),
         (
-            {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "use_bidirectional_attention": True},
+            {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "use_bidirectional_attention": True},
             "bidirectional",
         ),
         ({"embedding_multiplier": 2.0}, "embedding_multiplier"),
