@@ -122,6 +122,14 @@ def test_dense_layers_that_do_not_fit_are_named(
         LLM(str(directory), **{**SIZES, **WHOLE})
 
 
+@pytest.mark.parametrize("name", ["modernbert-cls", "gemma3-both-ways"])
+def test_two_devices_give_the_same(name: str) -> None:
+    wanted = golden(name)
+    outputs = load(name, **WHOLE, tensor_parallel_size=2).embed(wanted["texts"], use_tqdm=False)
+    got = np.array([one.outputs.embedding for one in outputs])
+    np.testing.assert_allclose(got, wanted["embeddings"]["plain"], atol=1e-4, rtol=1e-4)
+
+
 def test_a_prompt_must_fit_into_a_step() -> None:
     with pytest.raises(
         ConfigError, match="max_model_len is 512 tokens, and this model computes a prompt in one step, which has 32"

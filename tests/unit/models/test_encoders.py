@@ -1,0 +1,50 @@
+"""What config.json says of an encoder, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jaxserve.errors import CheckpointError, UnsupportedModelError
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
+from tests.golden.reading import DATA
+
+POOLED = DATA.parent / "pooled"
+
+
+def described(name: str, **change: Any) -> Any:
+    return decoder_config({**read_hf_config(POOLED / name), **change})
+
+
+def test_positions_begin_behind_the_one_of_padding() -> None:
+    config = described("xlm-roberta-cls")
+    assert (config.encoder.positions, config.encoder.first_position, config.max_position_embeddings) == (300, 2, 298)
+    assert described("bert-mean").max_position_embeddings == 512
+
+
+def test_windows_are_of_both_sides() -> None:
+    """Of 12 neighbours there are 6 to either side, and the token itself; the first of three layers sees all."""
+    assert described("modernbert-cls").windows == (None, 7, 7)
+    assert described("modernbert-cls").cache_windows == (None, None, None)
+    assert described("gemma3-both-ways").windows == (6, None, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "words"),
+    [
+        ("bert-mean", {"hidden_act": "swish"}, UnsupportedModelError, "hidden_act='swish' is not supported; supported are gelu"),
+        ("bert-mean", {"position_embedding_type": "relative_key"}, UnsupportedModelError, "supported is absolute"),
+        ("bert-mean", {"is_decoder": True}, UnsupportedModelError, "supported are encoders"),
+        ("bert-mean", {"model_type": "roberta"}, UnsupportedModelError, "goes with 'bert'"),
+        ("bert-mean", {"architectures": ["BertForMaskedLM"]}, UnsupportedModelError, "BertForMaskedLM in config.json"),
+        ("bert-mean", {"type_vocab_size": 0}, CheckpointError, "type_vocab_size must be a positive integer"),
+        ("modernbert-cls", {"attention_bias": True}, UnsupportedModelError, "attention_bias=True"),
+        ("modernbert-cls", {"hidden_activation": "silu"}, UnsupportedModelError, "supported is gelu"),
+        ("modernbert-cls", {"layer_types": ["full_attention"]}, CheckpointError, "layer_types has 1 entries for 3 layers"),
+    ],
+)
+def test_what_is_not_implemented_is_named(name: str, change: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        described(name, **change)
