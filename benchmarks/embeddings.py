@@ -96,7 +96,7 @@ def measure(llm: LLM, peer: Peer, given: argparse.Namespace, tokens: int) -> dic
         texts = draw(rng, count if number else count // 10, tokens)
         found: dict[str, float] = {}
         first: dict[str, Any] = {}
-        for name in ("jaxserve", "sentence-transformers")[:: 1 if number % 2 else -1]:
+        for name in ["jaxserve", "sentence-transformers"][:: 1 if number % 2 else -1]:
             if name == "jaxserve":
                 begin = time.perf_counter()
                 outputs = llm.embed(texts, use_tqdm=False)
