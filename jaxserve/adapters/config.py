@@ -14,6 +14,7 @@ from jaxserve.errors import CheckpointError
 from jaxserve.models.checkpoint import read_json_object
 
 CONFIG = "adapter_config.json"
+_TURNED_BEFORE = (0, 19)
 
 # What would change the result, and the values at which it does not.
 _REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
@@ -25,7 +26,6 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "trainable_token_indices": (None, [], {}),
         "alora_invocation_tokens": (None, []),
         "layer_replication": (None, []),
-        "target_parameters": (None, []),
         "use_qalora": (False, None),
         "velora_config": (None,),
         "arrow_config": (None,),
@@ -46,6 +46,7 @@ class AdapterConfig:
         rank, alpha: of every module that no pattern names otherwise.
         rank_pattern, alpha_pattern: by the end of a module's name, which may be a regular expression.
         rank_stabilized: whether the scale is alpha / sqrt(r), not alpha / r (Kalajdzievski 2023).
+        turned: whether parameters of experts that are [X, out, in] were taken for [X, in, out], as by PEFT before 0.19.
     """
 
     where: str
@@ -55,6 +56,7 @@ class AdapterConfig:
     rank_pattern: Mapping[str, int]
     alpha_pattern: Mapping[str, float]
     rank_stabilized: bool
+    turned: bool
 
     @classmethod
     def read(cls, directory: Path) -> AdapterConfig:
@@ -91,6 +93,7 @@ class AdapterConfig:
             rank_pattern=_pattern(where, given, "rank_pattern", _is_count),
             alpha_pattern=_pattern(where, given, "alpha_pattern", _is_number),
             rank_stabilized=bool(given.get("use_rslora")),
+            turned=_is_before(given.get("peft_version"), _TURNED_BEFORE),
         )
 
     def rank_of(self, module: str) -> int:
@@ -119,6 +122,12 @@ def _pattern(where: str, given: Mapping[str, Any], name: str, fits: Any) -> Mapp
         except re.error as error:
             raise CheckpointError(f"{where}: {name}: {key!r} is no regular expression: {error}") from error
     return MappingProxyType(value)
+
+
+def _is_before(version: object, first: tuple[int, int]) -> bool:
+    """Whether a version is older than one; what is none is not."""
+    found = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
+    return found is not None and (int(found[1]), int(found[2])) < first
 
 
 def _is_count(value: object) -> bool:

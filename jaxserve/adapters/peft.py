@@ -1,14 +1,16 @@
 """Reads adapters that PEFT saved, into the form in which devices take them.
 
 A directory has adapter_config.json and adapter_model.safetensors, with `base_model.model.MODULE.lora_A.weight` [r, in] and
-`.lora_B.weight` [out, r] for every module that was trained, which are those of the checkpoint's own names.
+`.lora_B.weight` [out, r] for every module that was trained, which are those of the checkpoint's own names. What was trained of
+experts may be named otherwise; see `stored_pairs`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxserve.adapters.config import AdapterConfig
+from jaxserve.adapters.stored_pairs import Part, StoredPair, expert_modules, own_parts, shared_pairs, shared_parts
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.lora import LoraArrays, lora_arrays, lora_rules
@@ -55,12 +58,14 @@ class AdapterFormat:
         shards: that its projections are packed for.
         rank: R, of the slots.
         dtype: of the numbers.
+        experts: whether there is room for adapters of routed experts.
     """
 
     model: DecoderConfig
     shards: int
     rank: int
     dtype: str
+    experts: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -70,7 +75,7 @@ class AdapterFormat:
 
     def arrays(self) -> Iterator[tuple[WeightRule, LoraArrays]]:
         """The projections in the order of a tree's leaves, and the shapes of their matrices."""
-        rules = lora_rules(self.model)
+        rules = lora_rules(self.model, experts=self.experts)
         for path in sorted(rules):
             yield rules[path], lora_arrays(rules[path], self.shards, self.rank)
 
@@ -116,8 +121,7 @@ class AdapterTensors:
 
 def pack(tensors: AdapterTensors, form: AdapterFormat, max_rank: int) -> HostAdapter:
     """An adapter as devices take it. Raises CheckpointError, as `read_peft`."""
-    pairs = _Pairs(tensors, max_rank)
-    pairs.check(form)
+    pairs = _Pairs(tensors, form, max_rank)
     numbers = np.zeros(form.num_bytes // np.dtype(form.dtype).itemsize, form.dtype)
     at = 0
     for rule, arrays in form.arrays():
@@ -131,59 +135,86 @@ def pack(tensors: AdapterTensors, form: AdapterFormat, max_rank: int) -> HostAda
 
 def check_fits(tensors: AdapterTensors, form: AdapterFormat, max_rank: int) -> None:
     """Raise CheckpointError for what `pack` would refuse by names and shapes alone; nothing is read."""
-    _Pairs(tensors, max_rank).check(form)
+    _Pairs(tensors, form, max_rank)
 
 
 class _Pairs:
-    """A and B by module, each read once.
+    """A and B of a model's projections, which are all that an adapter has, and as they must be.
 
     Attributes:
         modules: that the adapter changes.
         largest_rank: of those that were read.
     """
 
-    def __init__(self, tensors: AdapterTensors, max_rank: int) -> None:
+    def __init__(self, tensors: AdapterTensors, form: AdapterFormat, max_rank: int) -> None:
         self.modules = _modules(tensors)
         self.largest_rank = 0
         self._tensors = tensors
         self._max_rank = max_rank
-        self._read: dict[str, tuple[Block, Block]] = {}
-
-    def check(self, form: AdapterFormat) -> None:
-        """Raise CheckpointError unless all fits the projections of a model, and nothing else is there."""
-        left = set(self.modules)
-        for source in (source for rule, _ in form.arrays() for source in rule.sources):
-            module = _module_of(source)
-            if module in left:
-                left.discard(module)
-                self._shapes(module, source)
-        if left:
-            raise self._tensors.wrong(f"changes what takes no adapters in this model, or is not in it: {listed(sorted(left))}")
+        self._parts: dict[Source, Part] = {}
+        self._read: tuple[StoredPair, tuple[Block, Block]] | None = None
+        for rule, _ in form.arrays():
+            self._find(rule)
+        pairs = dict.fromkeys(part.pair for part in self._parts.values())
+        if left := self.modules.difference(pair.module for pair in pairs):
+            raise self._unfit(left, form)
+        for pair in pairs:
+            self._shapes(pair)
 
     def of(self, source: Source) -> tuple[Block, Block] | None:
         """A [r, in] and B [out, r] of a projection, B with the scale in it; None if the adapter does not change it."""
-        module = _module_of(source)
-        if module not in self.modules:
+        part = self._parts.get(source)
+        if part is None:
             return None
-        if module not in self._read:
-            self._read[module] = self._pair(module, source)
-        a, b = self._read[module]
-        if source.rows is not None:
-            b = b[source.first_row :: source.row_step][: source.shape[0]]
-        return a, b
+        if self._read is None or self._read[0] != part.pair:
+            self._read = part.pair, self._matrices(part.pair)
+        a, b = self._read[1]
+        return a[part.expert], b[part.expert][part.rows]
 
-    def _pair(self, module: str, source: Source) -> tuple[Block, Block]:
-        a, b = (self._tensor(name, shape) for name, shape in self._shapes(module, source).items())
-        self.largest_rank = max(self.largest_rank, a.shape[0])
-        return a, b * np.float32(self._tensors.config.scale_of(module))
+    def _find(self, rule: WeightRule) -> None:
+        """Where what changes a projection is."""
+        parts = [(source, part) for source, part in own_parts(rule) if part.pair.module in self.modules]
+        shared = (pair for pair in shared_pairs(rule, self._tensors.config) if self._is_of(pair))
+        for pair in islice(shared, 1):
+            parts += shared_parts(rule, pair)
+        for source, part in parts:
+            if source in self._parts:
+                raise self._tensors.wrong(f"changes {source.name} twice: by {part.pair.module} as well")
+            self._parts[source] = part
 
-    def _shapes(self, module: str, source: Source) -> dict[str, tuple[int, ...]]:
+    def _is_of(self, pair: StoredPair) -> bool:
+        shapes, rank = self._tensors.stored.shapes, self._tensors.config.rank_of(pair.target)
+        return pair.module in self.modules and tuple(shapes[name] for name in _names(pair)) == pair.shapes(rank)
+
+    def _unfit(self, left: frozenset[str], form: AdapterFormat) -> CheckpointError:
+        """Why modules were not taken."""
+        config = self._tensors.config
+        if not form.experts and (routed := left & expert_modules(form.model, config)):
+            return self._tensors.wrong(f"changes routed experts, which needs --lora-experts: {listed(sorted(routed))}")
+        pairs = [pair for rule, _ in form.arrays() for pair in shared_pairs(rule, config) if pair.module in left]
+        if pairs:
+            return self._unlike([pair for pair in pairs if pair.module == pairs[0].module])
+        return self._tensors.wrong(f"changes what takes no adapters in this model, or is not in it: {listed(sorted(left))}")
+
+    def _unlike(self, pairs: Sequence[StoredPair]) -> CheckpointError:
+        """That A and B of a module have the shapes of none of these."""
+        found = " and ".join(f"{self._shown(name)} {list(self._tensors.stored.shapes[name])}" for name in _names(pairs[0]))
+        rank_of = self._tensors.config.rank_of
+        fitting = {pair.target: [list(shape) for shape in pair.shapes(rank_of(pair.target))] for pair in reversed(pairs)}
+        may_be = " or ".join(f"{shapes} for {target}" for target, shapes in fitting.items())
+        return self._tensors.wrong(f"{found} must be {may_be}, each once")
+
+    def _matrices(self, pair: StoredPair) -> tuple[Block, Block]:
+        a, b = pair.matrices(*(self._tensor(name, shape) for name, shape in self._shapes(pair).items()))
+        self.largest_rank = max(self.largest_rank, a.shape[1])
+        return a, b * np.float32(self._tensors.config.scale_of(pair.target))
+
+    def _shapes(self, pair: StoredPair) -> dict[str, tuple[int, ...]]:
         """Of A and B by name, which are as they must be."""
-        rank, tensors = self._tensors.config.rank_of(module), self._tensors
+        rank, tensors = self._tensors.config.rank_of(pair.target), self._tensors
         if rank > self._max_rank:
-            raise tensors.wrong(f"{module} has rank {rank}, and max_lora_rank is {self._max_rank}")
-        outputs = source.shape[0] if source.rows is None else source.rows
-        shapes: dict[str, tuple[int, ...]] = {PREFIX + module + A: (rank, source.shape[1]), PREFIX + module + B: (outputs, rank)}
+            raise tensors.wrong(f"{pair.target} has rank {rank}, and max_lora_rank is {self._max_rank}")
+        shapes = dict(zip(_names(pair), pair.shapes(rank), strict=True))
         for name, shape in shapes.items():
             stored = tensors.stored.shapes[name]
             if stored != shape:
@@ -200,8 +231,9 @@ class _Pairs:
         return self._tensors.shown.get(name, name.removeprefix(PREFIX))
 
 
-def _module_of(source: Source) -> str:
-    return source.name.removesuffix(".weight")
+def _names(pair: StoredPair) -> tuple[str, str]:
+    """Of A and B."""
+    return PREFIX + pair.module + A, PREFIX + pair.module + B
 
 
 def _modules(tensors: AdapterTensors) -> frozenset[str]:
@@ -226,6 +258,10 @@ def _modules(tensors: AdapterTensors) -> frozenset[str]:
 
 def _fill(a: Block, b: list[Block], rule: WeightRule, form: AdapterFormat, pairs: _Pairs) -> None:
     """Put the matrices of one projection where they belong; what the adapter does not change stays 0."""
+    if rule.stack is not None:
+        for expert in range(rule.stack):
+            _fill(a[expert], [one[expert] for one in b], rule.member(expert), form, pairs)
+        return
     for place, (source, into) in enumerate(zip(rule.sources, b, strict=True)):
         pair = pairs.of(source)
         if pair is None:

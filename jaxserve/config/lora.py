@@ -20,10 +20,11 @@ def _setting(default: Any, help: str) -> Any:
 
 
 class LoraShape(NamedTuple):
-    """How many adapters are on the devices at a time, S, and their rank, R."""
+    """How many adapters are on the devices at a time, S, their rank, R, and whether they may change routed experts."""
 
     slots: int
     rank: int
+    experts: bool = False
 
 
 class LoraModule(NamedTuple):
@@ -42,6 +43,7 @@ class LoraConfig:
     enable_lora: bool = _setting(False, "serve adapters: requests name one as their model")
     max_loras: int = _setting(8, "adapters on the devices at a time: requests of others wait for a place")
     max_lora_rank: int = _setting(16, "largest rank of an adapter; memory is taken for it whatever theirs are")
+    lora_experts: bool = _setting(False, "adapters may change routed experts, too; memory is taken for all of these")
     max_cpu_loras: int = _setting(64, "adapters kept in the host's memory, at least as many as on the devices")
     lora_modules: tuple[str, ...] = _setting(
         (), 'adapters that are there from the start: NAME=DIRECTORY, or JSON {"name", "path", "base_model_name", "pin"}'
@@ -61,6 +63,8 @@ class LoraConfig:
             raise ConfigError("lora_modules needs enable_lora", param="lora_modules")
         if self.lora_dir is not None and not self.enable_lora:
             raise ConfigError("lora_dir needs enable_lora", param="lora_dir")
+        if self.lora_experts and not self.enable_lora:
+            raise ConfigError("lora_experts needs enable_lora", param="lora_experts")
         names = [module.name for module in self.modules()]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -71,7 +75,8 @@ class LoraConfig:
         """Of the slots; None without adapters. The rank is rounded up to one of RANKS."""
         if not self.enable_lora:
             return None
-        return LoraShape(self.max_loras, next(rank for rank in RANKS if rank >= self.max_lora_rank))
+        rank = next(rank for rank in RANKS if rank >= self.max_lora_rank)
+        return LoraShape(self.max_loras, rank, self.lora_experts)
 
     def modules(self) -> tuple[LoraModule, ...]:
         return tuple(_module(text) for text in self.lora_modules)

@@ -31,15 +31,16 @@ def make_adapters(
     """
     if executor.adapters is None or config.shape is None:
         return None
-    form = AdapterFormat(lowering.config, shards_of(lowering.mesh), config.shape.rank, lowering.options.dtype)
+    shards, shape = shards_of(lowering.mesh), config.shape
+    form = AdapterFormat(lowering.config, shards, shape.rank, lowering.options.dtype, experts=shape.experts)
     read = partial(read_adapter, form=form, max_rank=config.max_lora_rank)
-    store = AdapterStore(read, config.max_cpu_loras, config.shape.slots, form.num_bytes, executor.adapters, base_models[0])
+    store = AdapterStore(read, config.max_cpu_loras, shape.slots, form.num_bytes, executor.adapters, base_models[0])
     for module in config.modules():
         if module.base_model_name not in (None, *base_models):
             named = f"{module.name!r} is of {module.base_model_name!r}"
             raise ConfigError(f"lora_modules: {named}, and {base_models[0]!r} is served", param="lora_modules")
         store.load(module.name, module.path, pin=module.pin)
-    table, trees = AdapterTable(config.shape.slots, store.fetch, lambda: store.pinned), AdapterTrees(form, config.max_lora_rank)
+    table, trees = AdapterTable(shape.slots, store.fetch, lambda: store.pinned), AdapterTrees(form, config.max_lora_rank)
     folder = None if config.lora_dir is None else AdapterFolder(store, Path(config.lora_dir).expanduser())
     if folder is not None:
         folder.look()

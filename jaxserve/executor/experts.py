@@ -10,7 +10,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
+from jaxserve.models.adapted import Lora
+from jaxserve.models.adapted_experts import LORA_AXES, ExpertLoras
 from jaxserve.models.experts import AXES, ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
+from pallas_kernels.add_lora import add_lora
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.matmul import Matrix, part_of
 from pallas_kernels.registry import Target
@@ -57,7 +60,8 @@ class ShardedDispatch:
             likely = max(experts.size * here // count, 1)
             kernel = kernel_of(self._kernels.grouped_matmul, layer)
             matmul = partial(grouped_matmul, dtype=dtype, expected_rows=likely, implementation=kernel, target=self._target)
-            part = apply_experts(routed_tokens, weights, first, mine, activation, matmul)
+            add = partial(add_lora, target=self._target)
+            part = apply_experts(routed_tokens, weights, first, mine, activation, matmul, add)
             if shards_of(self._mesh) == 1:
                 return part
             summed: jax.Array = jax.lax.psum(part.astype(exchanged), LAYER_AXES)
@@ -90,5 +94,16 @@ def _specs(weights: ExpertWeights) -> Any:
         whole = partition_spec(AXES[name])
         return part.specs(whole) if isinstance(part, Matrix) else whole
 
-    specs: dict[str, Any] = {name: None if part is None else spec(name, part) for name, part in weights._asdict().items()}
-    return ExpertWeights(**specs)
+    parts = weights._replace(loras=None)._asdict()
+    specs: dict[str, Any] = {name: None if part is None else spec(name, part) for name, part in parts.items()}
+    return ExpertWeights(**specs)._replace(loras=None if weights.loras is None else _lora_specs(weights.loras))
+
+
+def _lora_specs(loras: ExpertLoras) -> Any:
+    def specs(name: str, lora: Lora | None) -> Any:
+        a: Any = partition_spec(LORA_AXES[name].a)
+        b: Any = partition_spec(LORA_AXES[name].b)
+        return None if lora is None else Lora(a, (b,) * len(lora.b))
+
+    everywhere: Any = PartitionSpec()
+    return ExpertLoras(**{name: specs(name, getattr(loras, name)) for name in LORA_AXES}, tokens=everywhere)

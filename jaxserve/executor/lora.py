@@ -13,12 +13,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxserve.config.lora import LoraShape
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.models.adapted import Lora, Loras
+from jaxserve.models.adapted_experts import LORA_AXES
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.lora import lora_arrays, lora_rules
-from jaxserve.models.rules import Path
+from jaxserve.models.rules import Packing, Path, WeightRule
 from pallas_kernels.add_lora import add_lora
 from pallas_kernels.registry import Target
-from sharding import LAYER_AXES, shards_of
+from sharding import LAYER_AXES, partition_spec, shards_of
 
 EVERYWHERE = PartitionSpec()
 PUT_ADAPTER = "put_adapter"
@@ -79,14 +80,21 @@ def abstract_loras(config: DecoderConfig, mesh: Mesh, dtype: str, shape: LoraSha
         return jax.ShapeDtypeStruct((shape.slots, *size), jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
     loras = {}
-    for path, rule in lora_rules(config).items():
+    for path, rule in lora_rules(config, experts=shape.experts).items():
         a, b = lora_arrays(rule, shards_of(mesh), shape.rank)
-        if len(a) == 2:
-            loras[path] = Lora(array(a, EVERYWHERE), tuple(array(one, _columns_spec(one[1], mesh)) for one in b))
-        else:
-            divided = PartitionSpec(None, None, LAYER_AXES)
-            loras[path] = Lora(array(a, divided), tuple(array(one, EVERYWHERE) for one in b))
+        of_a, of_b = _specs(rule, b[0], mesh)
+        loras[path] = Lora(array(a, of_a), tuple(array(one, of_b) for one in b))
     return loras
+
+
+def _specs(rule: WeightRule, b: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, PartitionSpec]:
+    """Of a and of each b, which is of such a shape."""
+    if rule.stack is not None:
+        axes = LORA_AXES[rule.path[-1]]
+        return partition_spec(axes.a), partition_spec(axes.b)
+    if rule.packing is Packing.ROWS:
+        return PartitionSpec(None, None, LAYER_AXES), EVERYWHERE
+    return EVERYWHERE, _columns_spec(b[1], mesh)
 
 
 def put_adapter(loras: FlatParams, slot: jax.Array, numbers: jax.Array) -> FlatParams:

@@ -27,6 +27,8 @@ class Lora:
     Attributes:
         a: [S, P*R, E] of one that is packed by columns, from P matrices; [S, R, s, X] of one packed by rows.
         b: of each of these matrices [S, R, s, X_p]; [S, R, E] of the one that is packed by rows. The scale is in it.
+
+    Those of routed experts have them as a second dimension everywhere; see `adapted_experts`.
     """
 
     a: jax.Array

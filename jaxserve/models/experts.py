@@ -18,10 +18,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models import config as models
+from jaxserve.models.adapted_experts import AdaptedVisits, AddLora, ExpertLoras, add_shared, expert_loras
 from jaxserve.models.mlp import ACTIVATIONS, GatedMLP
-from jaxserve.models.parameter import COLUMNS, EXPERT_COLUMNS, EXPERT_ROWS, ROUTER, ROWS, Parameter, declare
+from jaxserve.models.parameter import COLUMNS, EXPERT_COLUMNS, EXPERT_ROWS, ROUTER, ROWS, Parameter, declare, unadapted
 from jaxserve.models.routing import Routed, route
 from jaxserve.ordering import ascending
+from pallas_kernels.add_lora import add_lora
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.matmul import Matrix, Weight, matmul
 from sharding import LogicalAxes
@@ -51,6 +53,7 @@ class ExpertWeights(NamedTuple):
         gate_up_bias: [X, s, 2F/s] or None.
         down: [X, s, F/s, E], likewise.
         shared_gate_up, shared_down: of the expert that every token visits, [E, s, 2F/s] and [s, F/s, E], or None.
+        loras: what adapters change in them; None in a step without.
     """
 
     gate_up: Weight
@@ -58,6 +61,7 @@ class ExpertWeights(NamedTuple):
     down: Weight
     shared_gate_up: Matrix | None
     shared_down: Matrix | None
+    loras: ExpertLoras | None = None
 
 
 AXES: Mapping[str, LogicalAxes] = MappingProxyType(
@@ -69,7 +73,7 @@ AXES: Mapping[str, LogicalAxes] = MappingProxyType(
         "shared_down": ("ffn", None, "embed"),
     }
 )
-"""The logical axes of ExpertWeights."""
+"""The logical axes of ExpertWeights; see LORA_AXES for its adapters'."""
 
 
 class ExpertDispatch(Protocol):
@@ -107,20 +111,31 @@ class Experts(nnx.Module):
         routed = route(_scores(x, self.router, self.router_bias), correction, self.experts)
         shared = None if self.shared_gate is None else jax.nn.sigmoid(_scores(x, self.shared_gate, None))
         weights = ExpertWeights(
-            gate_up=self.gate_up.get_value(),
+            gate_up=unadapted(self.gate_up),
             gate_up_bias=None if self.gate_up_bias is None else self.gate_up_bias[...],
-            down=self.down.get_value(),
+            down=unadapted(self.down),
             shared_gate_up=None if self.shared is None else COLUMNS.matrix(self.shared.gate_up),
             shared_down=None if self.shared is None else ROWS.matrix(self.shared.down),
+            loras=self._loras(),
         )
         y = dispatch(self.layer, RoutedTokens(x, routed, shared), weights, self.activation)
         if self.down_bias is not None:
             y += _biases(routed, self.down_bias[...])
         return y.astype(x.dtype)
 
+    def _loras(self) -> ExpertLoras | None:
+        gate_up, down = (None, None) if self.shared is None else (self.shared.gate_up, self.shared.down)
+        return expert_loras({"gate_up": self.gate_up, "down": self.down, "shared_gate_up": gate_up, "shared_down": down})
+
 
 def apply_experts(
-    routed_tokens: RoutedTokens, weights: ExpertWeights, first: jax.Array | int, sizes: jax.Array, activation: str, matmul: Matmul
+    routed_tokens: RoutedTokens,
+    weights: ExpertWeights,
+    first: jax.Array | int,
+    sizes: jax.Array,
+    activation: str,
+    matmul: Matmul,
+    add: AddLora = add_lora,
 ) -> jax.Array:
     """What the experts that a device has add to each token: float32[T, E], the sum of its parts alone.
 
@@ -131,6 +146,7 @@ def apply_experts(
         sizes: int32[X], how many tokens visit each of the device's experts.
         activation: of the gate.
         matmul: the grouped one.
+        add: what adds what comes of adapters.
     """
     x, (experts, scores), _ = routed_tokens
     (tokens, active), count, embed = experts.shape, weights.gate_up.shape[0], x.shape[1]
@@ -139,16 +155,22 @@ def apply_experts(
     order = ascending(keys)
     places = jnp.arange(tokens * active, dtype=jnp.int32)
     inverse = jnp.zeros_like(order).at[order].set(places, mode="promise_in_bounds", unique_indices=True)
-    parts = weights.gate_up.shape[2]
+    parts, loras = weights.gate_up.shape[2], weights.loras
+    visits = None if loras is None or loras.gate_up is None else AdaptedVisits(loras, keys, active, add)
     both = matmul(x[order // active], _flat(weights.gate_up, embed), sizes)
     if weights.gate_up_bias is not None:
         bias = weights.gate_up_bias.reshape(count, -1).at[keys[order]].get(mode="clip")
         both = (both.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
+    if visits is not None:
+        both = (both.astype(jnp.float32) + visits.gate_up(x, order)).astype(x.dtype)
     hidden = _gated(both.reshape(tokens * active, parts, -1), activation)
     hidden = hidden.reshape(tokens * active, -1)
     down = matmul(hidden, _flat(weights.down, hidden.shape[1]), sizes)
-    each = down[inverse].reshape(tokens, active, embed).astype(jnp.float32)
-    return jnp.sum(each * scores[:, :, None], axis=1) + _shared(routed_tokens, weights, activation)
+    each = down[inverse].astype(jnp.float32)
+    if visits is not None:
+        each += visits.down(hidden, inverse)
+    each = each.reshape(tokens, active, embed)
+    return jnp.sum(each * scores[:, :, None], axis=1) + _shared(routed_tokens, weights, activation, add)
 
 
 def _flat(weight: Weight, inputs: int) -> Weight:
@@ -168,13 +190,18 @@ def tokens_per_expert(experts: jax.Array, count: int) -> jax.Array:
     return jnp.zeros(count, jnp.int32).at[experts.reshape(-1)].add(1, mode="drop")
 
 
-def _shared(routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str) -> jax.Array:
+def _shared(routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str, add: AddLora) -> jax.Array:
     """What the shared expert adds: float32[T, E]; 0 without one."""
     if weights.shared_gate_up is None or weights.shared_down is None:
         return jnp.zeros((), jnp.float32)
-    x = routed_tokens.x
-    both = matmul(x, weights.shared_gate_up).astype(x.dtype)
-    y = matmul(_gated(both, activation), weights.shared_down)
+    x, loras = routed_tokens.x, weights.loras
+    both = matmul(x, weights.shared_gate_up)
+    if loras is not None:
+        both = add_shared(both, x, loras.shared_gate_up, loras.tokens, add)
+    hidden = _gated(both.astype(x.dtype), activation)
+    y = matmul(hidden, weights.shared_down)
+    if loras is not None:
+        y = add_shared(y, hidden, loras.shared_down, loras.tokens, add)
     return y if routed_tokens.shared is None else y * routed_tokens.shared
 
 

@@ -8,8 +8,9 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import Packing, Path, WeightRule
 
-_PARTS = frozenset({("attention", "qkv"), ("attention", "down"), ("attention", "query"), ("attention", "out")})
-_PARTS |= {("mlp", "gate_up"), ("mlp", "down")}
+_PARTS: frozenset[Path] = frozenset({("attention", "qkv"), ("attention", "down"), ("attention", "query"), ("attention", "out")})
+_PARTS |= {("mlp", "gate_up"), ("mlp", "down"), ("mlp", "shared", "gate_up"), ("mlp", "shared", "down")}
+_EXPERTS: frozenset[Path] = frozenset({("mlp", "gate_up"), ("mlp", "down")})
 
 
 class LoraArrays(NamedTuple):
@@ -19,16 +20,21 @@ class LoraArrays(NamedTuple):
     b: tuple[tuple[int, ...], ...]
 
 
-def lora_rules(config: DecoderConfig) -> dict[Path, WeightRule]:
+def lora_rules(config: DecoderConfig, *, experts: bool = False) -> dict[Path, WeightRule]:
     """The projections that may have adapters, by the path of their parameter: those of attention and of dense MLPs.
 
-    Routers, experts, what is applied to latents head by head, the table and the head may not.
+    A shared expert is a dense MLP; `experts`: those of routed experts, too. Routers, what is applied to latents head by head, the
+    table and the head may not.
     """
-    return {rule.path: rule for rule in weight_rules(config) if rule.path[2:] in _PARTS and rule.stack is None}
+    stacked: frozenset[Path] = _EXPERTS if experts else frozenset()
+    return {rule.path: rule for rule in weight_rules(config) if rule.path[2:] in (_PARTS if rule.stack is None else stacked)}
 
 
 def lora_arrays(rule: WeightRule, shards: int, rank: int) -> LoraArrays:
-    """Shapes of one adapter's matrices for a projection that is packed for so many shards."""
+    """Shapes of one adapter's matrices for a projection that is packed for so many shards; of experts', one after the other."""
+    if rule.stack is not None:
+        one = lora_arrays(rule.member(0), shards, rank)
+        return LoraArrays((rule.stack, *one.a), tuple((rule.stack, *b) for b in one.b))
     outputs, inputs = rule.sources[0].shape
     if rule.packing is Packing.ROWS:
         return LoraArrays((rank, shards, inputs // shards), ((rank, outputs),))

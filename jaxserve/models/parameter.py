@@ -46,8 +46,7 @@ class Product(NamedTuple):
         return shape[1:] if self.stacked else shape
 
     def matrix(self, parameter: Parameter) -> Matrix:
-        value: Weight | Adapted = parameter.get_value()
-        return as_matrix(value.weight if isinstance(value, Adapted) else value, self.inputs)
+        return as_matrix(unadapted(parameter), self.inputs)
 
 
 COLUMNS = Product((0,))
@@ -79,6 +78,12 @@ def declare(shape: tuple[int, ...], axes: tuple[str | None, ...], dtype: jnp.dty
     if len(shape) != len(axes):
         raise ValueError(f"shape {shape} and logical axes {axes} differ in length")
     return nnx.Param(jnp.zeros(shape, dtype), axes=axes, product=product)
+
+
+def unadapted(parameter: Parameter) -> Weight:
+    """Its value without the adapters beside it."""
+    value: Weight | Adapted = parameter.get_value()
+    return value.weight if isinstance(value, Adapted) else value
 
 
 def rounding(kernels: Sequence[Parameter]) -> FP8 | None:

@@ -12,8 +12,13 @@ def adapter_bytes_device(shape: ModelShape, tp: int, slots: LoraShape) -> int:
     """Bytes of all slots on one of `tp` devices, whatever adapters are in them.
 
     Of what is split by outputs every device has all of A and a part of B; of what is split by inputs, all of B and a part of A.
+    Experts are so, too: groups of devices that share them (`expert_parallel_size`) have less.
     """
-    numbers = shape.num_layers * _attention(shape, tp) + shape.dense_layers * _gated_mlp(shape, tp)
+    numbers = shape.num_layers * _attention(shape, tp) + shape.dense_layers * _gated_mlp(shape, shape.ffn_size // tp)
+    if (moe := shape.experts) is not None:
+        each = moe.count * _gated_mlp(shape, moe.ffn_size // tp) if slots.experts else 0
+        shared = _gated_mlp(shape, moe.shared_ffn_size // tp) if moe.shared_ffn_size else 0
+        numbers += sum(moe.layers) * (each + shared)
     return slots.slots * slots.rank * numbers * BYTES
 
 
@@ -30,6 +35,5 @@ def _attention(shape: ModelShape, tp: int) -> int:
     return down + (mla.query_rank or embed) + heads * (mla.nope_dim + mla.rope_dim) + heads * mla.value_dim + embed
 
 
-def _gated_mlp(shape: ModelShape, tp: int) -> int:
-    ffn = shape.ffn_size // tp
+def _gated_mlp(shape: ModelShape, ffn: int) -> int:
     return 2 * shape.hidden_size + 2 * ffn + ffn + shape.hidden_size

@@ -51,6 +51,7 @@ class PlanConfig:
 
     max_loras: int | None = setting(None, "adapters (LoRA) on the GPUs at a time, as for jaxserve.serve; none by default")
     max_lora_rank: int = setting(16, "largest rank of an adapter")
+    lora_experts: bool = setting(False, "adapters may change routed experts, too")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -78,10 +79,14 @@ class PlanConfig:
     def adapters(self) -> LoraShape | None:
         """Slots of adapters; None for none."""
         if self.max_loras is None:
+            if self.lora_experts:
+                raise ConfigError("lora_experts needs max_loras", param="lora_experts")
             return LoraConfig(max_lora_rank=self.max_lora_rank).shape
         require_at_least("max_loras", self.max_loras, 1)
         slots, rank = self.max_loras, self.max_lora_rank
-        return LoraConfig(enable_lora=True, max_loras=slots, max_cpu_loras=slots, max_lora_rank=rank).shape
+        return LoraConfig(
+            enable_lora=True, max_loras=slots, max_cpu_loras=slots, max_lora_rank=rank, lora_experts=self.lora_experts
+        ).shape
 
     @property
     def decode_context(self) -> int:

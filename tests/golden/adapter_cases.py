@@ -8,12 +8,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class AdapterCase:
-    """One adapter: arguments of peft.LoraConfig."""
+    """One adapter.
+
+    Attributes:
+        lora: arguments of peft.LoraConfig.
+        transformers: whose model is adapted: of 4 each expert's projections are modules, of 5 a parameter has all experts'.
+    """
 
     base: str
     name: str
     seed: int
     lora: dict[str, Any] = field(default_factory=dict)
+    transformers: int = 5
 
     @property
     def path(self) -> str:
@@ -23,6 +29,8 @@ class AdapterCase:
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 MLP = ["gate_proj", "up_proj", "down_proj"]
 FUSED = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
+EXPERT = r".*\.(experts\.\d+|shared_experts?)\.(gate_proj|up_proj|down_proj|w1|w2|w3)"
+PARAMETERS = {"target_modules": [], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
 LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
 
 ADAPTER_CASES = (
@@ -59,4 +67,38 @@ ADAPTER_CASES = (
         {"r": 4, "lora_alpha": 4, "target_modules": LATENT},
     ),
     AdapterCase("deepseek-v3-groups", "outputs", 12, {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj"]}),
+    AdapterCase("qwen3-moe-some", "parameters", 13, {"r": 4, "lora_alpha": 4, **PARAMETERS}),
+    AdapterCase("qwen2-moe-shared", "experts", 14, {"r": 3, "lora_alpha": 3, "target_modules": EXPERT}, transformers=4),
+    AdapterCase("mixtral-full", "parameters", 15, {"r": 4, "lora_alpha": 2, **PARAMETERS}),
+    AdapterCase(
+        "mixtral-full",
+        "some-experts",
+        16,
+        {
+            "r": 3,
+            "lora_alpha": 6,
+            "target_modules": r".*\.(experts\.[1-6]\.(w1|w2)|q_proj)",
+            "rank_pattern": {r"layers\.1\..*\.w2": 6},
+        },
+        transformers=4,
+    ),
+    AdapterCase(
+        "gpt-oss-window",
+        "parameters",
+        17,
+        {
+            **PARAMETERS,
+            "r": 3,
+            "lora_alpha": 3,
+            "target_modules": ATTENTION,
+            "rank_pattern": {"mlp.experts.gate_up_proj": 5},
+            "alpha_pattern": {"mlp.experts.gate_up_proj": 10},
+        },
+    ),
+    AdapterCase(
+        "gpt-oss-window",
+        "down",
+        18,
+        {"r": 4, "lora_alpha": 4, "target_modules": [], "target_parameters": ["0.mlp.experts.down_proj"]},
+    ),
 )

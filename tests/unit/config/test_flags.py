@@ -49,6 +49,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "tls_cert": TLS,
     "tls_key": TLS,
     "tls_client_ca": {**TLS, "tls_client_ca": "some text"},
+    "lora_experts": {"lora_experts": True, "enable_lora": True},
     "lora_modules": {"lora_modules": ("one=here", "two=there"), "enable_lora": True},
     "lora_dir": {"lora_dir": "some text", "enable_lora": True},
     "expert_parallel_size": {"expert_parallel_size": 4, "tensor_parallel_size": 8},

@@ -71,12 +71,14 @@ def test_every_golden_checkpoint_on_several_devices(name: str, tp: int) -> None:
     assert plan.weight_bytes_device == held.weights
 
 
+@pytest.mark.parametrize("experts", [False, True])
 @pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (1, 2, 4) if divides(name, tp)])
-def test_slots_of_adapters(name: str, tp: int) -> None:
-    hf, slots = read_hf_config(DATA / name), {"enable_lora": True, "max_loras": 3, "max_lora_rank": 9}
+def test_slots_of_adapters(name: str, tp: int, experts: bool) -> None:
+    slots = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 9, "lora_experts": experts}
+    hf = read_hf_config(DATA / name)
     config = EngineConfig.from_settings({"model": str(DATA / name), **slots})
     held = count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
-    assert adapter_bytes_device(shape_from_hf(hf, "small"), tp, LoraShape(3, 16)) == held.adapters
+    assert adapter_bytes_device(shape_from_hf(hf, "small"), tp, LoraShape(3, 16, experts)) == held.adapters
 
 
 @pytest.mark.parametrize("name", ["qwen3-moe-some", "deepseek-v3-groups"])
