@@ -60,5 +60,5 @@ def add_lora(
     checks.require_dtype("tokens", tokens, (jnp.int32,))
     for name, matrix in (("a", a), *((f"b[{place}]", matrix) for place, matrix in enumerate(b))):
         checks.require_dtype(name, matrix, (x.dtype,))
-    add = choose("add_lora", IMPLEMENTATIONS, implementation, target, LoraProblem(x.dtype))
+    add = choose("add_lora", IMPLEMENTATIONS, implementation, target, LoraProblem(x.dtype, a.shape[0]))
     return add(y, x, a, tuple(b), tokens)

@@ -7,7 +7,7 @@ from typing import Protocol
 import jax
 
 from pallas_kernels import native
-from pallas_kernels.add_lora import cpu_native, xla
+from pallas_kernels.add_lora import cpu_native, xla, xla_blocks
 from pallas_kernels.add_lora.problem import LoraProblem
 from pallas_kernels.registry import Implementation
 
@@ -28,6 +28,13 @@ IMPLEMENTATIONS: tuple[Implementation[AddLora, LoraProblem], ...] = (
         checked="every case, on CPUs",
         runs_on=native.runs_on,
         supports=cpu_native.supports,
+    ),
+    Implementation(
+        "xla_blocks",
+        xla_blocks.add_lora,
+        limits="everything",
+        checked="every case, on CPUs; not yet run on a GPU",
+        suits=xla_blocks.suits,
     ),
     Implementation("xla", xla.add_lora, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
 )

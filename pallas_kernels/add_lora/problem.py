@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 
 class LoraProblem(NamedTuple):
-    """A call: the dtype of rows and matrices."""
+    """A call: the dtype of rows and matrices, and how many slots there are."""
 
     dtype: jnp.dtype
+    slots: int

@@ -1,6 +1,7 @@
 """add_lora in plain XLA: rows times the matrices of all slots; what belongs to others is left out between A and B.
 
-Ranks are too small for grouped kernels of GPUs, and what is multiplied in vain is little beside what is read: each matrix once.
+Ranks are too small for grouped kernels of GPUs, and with few slots what is multiplied in vain is little beside what is read: each
+matrix once. For many see xla_blocks.py.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ CASES = (
     LoraCase("one of many slots", (0, 0, 5, 0), nobodys=2),
     LoraCase("every slot a row", (1,) * 20, nobodys=1, inputs=256, outputs=(320, 64, 64), rank=16),
     LoraCase("nobody", (0, 0), nobodys=3),
+    LoraCase("many slots", (*(0, 1, 0, 0, 9, 2) * 20, 0), nobodys=5, inputs=48, outputs=(24, 24)),
     LoraCase("a prompt and decodes", (1, 130, 2), nobodys=4, inputs=320, outputs=(600, 600), rank=16),
     LoraCase("odd sizes", (3, 0, 2), nobodys=1, inputs=37, outputs=(5, 70, 1), rank=3),
     LoraCase("a large rank", (2, 3), inputs=96, outputs=(40,), rank=320),

@@ -15,6 +15,10 @@ class TestAddLora(AddLoraSuite):
     implementation = "xla"
 
 
+class TestAddLoraInBlocks(AddLoraSuite):
+    implementation = "xla_blocks"
+
+
 class TestAttention(AttentionSuite):
     implementation = "xla"
 
