@@ -19,6 +19,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from benchmarks import machine
 from benchmarks.llama150m import CONFIG, write_config
 from jaxserve.adapters.request import LoRARequest
 from jaxserve.llm import LLM
+from jaxserve.models.lora import lora_rules
+from jaxserve.models.registry import decoder_config
 from jaxserve.sampling.params import SamplingParams
 
 RESULTS = Path(__file__).parent / "results" / "adapters.json"
@@ -59,38 +62,27 @@ def main() -> None:
         adapters = [write_adapter(Path(scratch) / f"adapter{number}", given.rank, number) for number in range(SLOTS + 2)]
         report["adapter_megabytes"] = round((adapters[0] / "adapter_model.safetensors").stat().st_size / 1e6, 1)
         rows = max(given.streams)
-        plain = _engine(model, rows)
-        adapted = _engine(model, rows, enable_lora=True, max_loras=SLOTS, max_cpu_loras=SLOTS, max_lora_rank=given.rank)
+        plain = make_engine(model, rows)
+        adapted = make_engine(model, rows, enable_lora=True, max_loras=SLOTS, max_cpu_loras=SLOTS, max_lora_rank=given.rank)
         report["slots_megabytes"] = round(adapted.report.memory.adapters / 1e6, 1)
         for streams in given.streams:
             for count in given.adapters:
-                report["throughput"].append(_throughput(plain, adapted, adapters[:count], streams, given.rounds, given.tokens))
+                report["throughput"].append(throughput(plain, adapted, adapters[:count], streams, given.rounds, given.tokens))
                 given.out.write_text(json.dumps(report, indent=1) + "\n")  # after each: they take long
         report["first_token_ms"] = _first_tokens(adapted, adapters, given.rounds)
     given.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def _engine(model: Path, rows: int, **more: Any) -> LLM:
+def make_engine(model: Path, rows: int, **more: Any) -> LLM:
     return LLM(str(model), load_format="dummy", max_num_seqs=rows, max_num_batched_tokens=512, max_model_len=512, **more)
 
 
-def write_adapter(folder: Path, rank: int, seed: int) -> Path:
-    """As PEFT saves one, of all projections, in bfloat16."""
-    embed, ffn, dim = CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["head_dim"]
-    query, key = CONFIG["num_attention_heads"] * dim, CONFIG["num_key_value_heads"] * dim
-    sizes = {
-        "self_attn.q_proj": (embed, query),
-        "self_attn.k_proj": (embed, key),
-        "self_attn.v_proj": (embed, key),
-        "self_attn.o_proj": (query, embed),
-        "mlp.gate_proj": (embed, ffn),
-        "mlp.up_proj": (embed, ffn),
-        "mlp.down_proj": (ffn, embed),
-    }
+def write_adapter(folder: Path, rank: int, seed: int, config: Mapping[str, Any] = CONFIG, *, experts: bool = False) -> Path:
+    """As PEFT saves one, in bfloat16, of all projections; of routed experts' too if it is told so."""
     rng, tensors = np.random.default_rng(seed), {}
-    for layer in range(CONFIG["num_hidden_layers"]):
-        for module, (inputs, outputs) in sizes.items():
-            name = f"base_model.model.model.layers.{layer}.{module}"
+    for rule in lora_rules(decoder_config(config), experts=experts).values():
+        for source in rule.sources:
+            name, (outputs, inputs) = f"base_model.model.{source.name.removesuffix('.weight')}", source.shape
             for part, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
                 numbers = rng.standard_normal(shape, np.float32) * 0.02
                 tensors[f"{name}.{part}.weight"] = numbers.astype(ml_dtypes.bfloat16)
@@ -100,7 +92,7 @@ def write_adapter(folder: Path, rank: int, seed: int) -> Path:
     return folder
 
 
-def _throughput(plain: LLM, adapted: LLM, adapters: list[Path], streams: int, rounds: int, tokens: int) -> dict[str, Any]:
+def throughput(plain: LLM, adapted: LLM, adapters: list[Path], streams: int, rounds: int, tokens: int) -> dict[str, Any]:
     """Rounds of both engines, the first of which is not counted."""
     requests = [_request(adapters[stream % len(adapters)]) if adapters else None for stream in range(streams)]
     speeds: dict[str, list[float]] = {"plain": [], "adapted": []}

@@ -36,9 +36,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--experts", action="store_true", help="adapters change routed experts, too")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    shape = LoraShape(given.slots, given.rank)
+    shape = LoraShape(given.slots, given.rank, given.experts)
     found: dict[str, Any] = {}
     for name, adapted in (("plain", False), ("adapted", True)):
         one, two = (_step(given.model, layers, given.gpus, given.rows, shape, adapted=adapted) for layers in (1, 2))
@@ -52,6 +53,7 @@ def main() -> None:
         "rows": given.rows,
         "slots": given.slots,
         "rank": given.rank,
+        "experts": given.experts,
         "a_layer": found,
     }
     given.out.write_text(json.dumps(report, indent=1) + "\n")

@@ -161,6 +161,7 @@ VLLM_FLAGS = (
         "--lora-dtype",
         "--fully-sharded-loras",
     ),
+    _refused("adapters may change every projection that takes any, routed experts' with --lora-experts", "--lora-target-modules"),
     _refused("say it with --speculative-config", "--speculative-model", "--num-speculative-tokens"),
     _refused("describe the format in a file: --response-template", "--tool-parser-plugin", "--reasoning-parser-plugin"),
     _refused("tools are the client's to run", "--tool-server"),
