@@ -255,6 +255,12 @@ def test_impossible_values_name_the_field_and_the_limit(config, name, value, lim
     assert refused.value.param == name
 
 
+@pytest.mark.parametrize("setting", [{"lora_modules": ("one=here",)}, {"lora_experts": True}])
+def test_settings_of_adapters_need_adapters(setting):
+    with pytest.raises(ConfigError, match=f"{next(iter(setting))} needs enable_lora"):
+        LoraConfig(**setting)
+
+
 def test_groups_of_experts_divide_the_devices():
     with pytest.raises(
         ConfigError, match="expert_parallel_size 4 does not divide tensor_parallel_size 6; sizes that fit: 1, 2, 3, 6"

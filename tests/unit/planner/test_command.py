@@ -57,6 +57,8 @@ def test_slots_of_adapters_leave_less_for_kv(capsys: pytest.CaptureFixture[str])
     ):
         assert plan.main(["llama-3-8b", flag, "0"]) == 2
         assert said in capsys.readouterr().err
+    assert plan.main(["qwen3-moe", "--lora-experts"]) == 2
+    assert "lora_experts needs max_loras" in capsys.readouterr().err
 
 
 def test_formulas_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
