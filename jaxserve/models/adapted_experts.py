@@ -1,6 +1,6 @@
 """What adapters add to a layer's experts: a visit has the matrices of its token's adapter for the expert that is visited.
 
-Visits are sorted by slot, and by expert within one, so that `add_lora` takes each expert of each slot for an adapter of its own.
+Visits are put in the order of slots, and of experts within one, so that `add_lora` takes each expert of each slot for an adapter.
 Devices have the adapters' parts for the experts that they have, and for the columns and rows of these; what each adds to its own
 sum is joined with it.
 """
@@ -16,7 +16,6 @@ import jax.numpy as jnp
 
 from jaxserve.models.adapted import Adapted, Lora
 from jaxserve.models.parameter import Parameter
-from jaxserve.ordering import ascending
 from sharding import LogicalAxes
 
 
@@ -79,11 +78,15 @@ class AdaptedVisits:
     Args:
         loras: the device's, of which the routed experts' are there.
         experts: int32[N], which of the device's X experts each visit is of, token after token; X where it is of none of them.
+        sizes: int32[X], how many visits are of each.
+        inverse: int32[N], where each visit is among all of them by expert, those of one in the order of tokens.
         active: visits of a token.
         add: what adds what comes of the adapters.
     """
 
-    def __init__(self, loras: ExpertLoras, experts: jax.Array, active: int, add: AddLora) -> None:
+    def __init__(
+        self, loras: ExpertLoras, experts: jax.Array, sizes: jax.Array, inverse: jax.Array, active: int, add: AddLora
+    ) -> None:
         assert loras.gate_up is not None
         assert loras.down is not None
         self._gate_up, self._down, self._active, self._add = loras.gate_up, loras.down, active, add
@@ -92,9 +95,15 @@ class AdaptedVisits:
         slot = jnp.sum(visit[:, None] // active >= jnp.cumsum(loras.tokens)[None], axis=1, dtype=jnp.int32)
         nobodys = slots * count
         pairs = jnp.where((slot < slots) & (experts < count), slot * count + experts, nobodys)
-        self._order = ascending(pairs)
-        self._places = jnp.zeros_like(visit).at[self._order].set(visit, mode="promise_in_bounds", unique_indices=True)
         self._visits = jnp.zeros(nobodys, jnp.int32).at[pairs].add(1, mode="drop")
+        # Tokens come by slot, so that those of a slot are neighbours among an expert's visits: they are moved together.
+        table = self._visits.reshape(slots, count)
+        begin = (jnp.cumsum(sizes) - sizes)[None] + jnp.cumsum(table, axis=0) - table
+        moved = jnp.cumsum(self._visits) - self._visits - begin.reshape(-1)
+        behind = jnp.sum(self._visits) + jnp.cumsum(pairs == nobodys) - 1
+        self._inverse = inverse
+        self._places = jnp.where(pairs == nobodys, behind, inverse + moved.at[pairs].get(mode="clip"))
+        self._order = jnp.zeros_like(visit).at[self._places].set(visit, mode="promise_in_bounds", unique_indices=True)
 
     def gate_up(self, x: jax.Array, order: jax.Array) -> jax.Array:
         """What is added to the first product: float32[N, s*2F/s] of tokens x[T, E], the visits in an order."""
@@ -104,9 +113,9 @@ class AdaptedVisits:
         both = both.reshape(len(both), parts, shards, -1).swapaxes(1, 2).reshape(len(both), -1)
         return both[self._places[order]]
 
-    def down(self, hidden: jax.Array, inverse: jax.Array) -> jax.Array:
-        """What is added to the second: float32[N, E], token after token; `inverse` is where in hidden[N, s*F/s] each visit is."""
-        return self._added(hidden[inverse[self._order]], self._down)[self._places]
+    def down(self, hidden: jax.Array) -> jax.Array:
+        """What is added to the second: float32[N, E], token after token, of hidden[N, s*F/s] by expert."""
+        return self._added(hidden[self._inverse[self._order]], self._down)[self._places]
 
     def _added(self, rows: jax.Array, lora: Lora) -> jax.Array:
         """What comes of rows in the order of their adapters, all experts of a slot one after the other."""

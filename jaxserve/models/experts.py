@@ -156,7 +156,7 @@ def apply_experts(
     places = jnp.arange(tokens * active, dtype=jnp.int32)
     inverse = jnp.zeros_like(order).at[order].set(places, mode="promise_in_bounds", unique_indices=True)
     parts, loras = weights.gate_up.shape[2], weights.loras
-    visits = None if loras is None or loras.gate_up is None else AdaptedVisits(loras, keys, active, add)
+    visits = None if loras is None or loras.gate_up is None else AdaptedVisits(loras, keys, sizes, inverse, active, add)
     both = matmul(x[order // active], _flat(weights.gate_up, embed), sizes)
     if weights.gate_up_bias is not None:
         bias = weights.gate_up_bias.reshape(count, -1).at[keys[order]].get(mode="clip")
@@ -168,7 +168,7 @@ def apply_experts(
     down = matmul(hidden, _flat(weights.down, hidden.shape[1]), sizes)
     each = down[inverse].astype(jnp.float32)
     if visits is not None:
-        each += visits.down(hidden, inverse)
+        each += visits.down(hidden)
     each = each.reshape(tokens, active, embed)
     return jnp.sum(each * scores[:, :, None], axis=1) + _shared(routed_tokens, weights, activation, add)
 
