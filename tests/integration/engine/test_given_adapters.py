@@ -45,7 +45,7 @@ def llm(engine: LLM) -> Iterator[LLM]:
     store = engine._adapters.store
     for info in store.listed():
         engine.unload_lora_adapter(info.name)
-    assert not store._pinned, "nothing names them, and nothing runs"
+    assert not store._given, "nothing names them, and nothing runs"
 
 
 def given(name: str) -> Given:
@@ -113,12 +113,12 @@ def test_one_that_is_replaced_finishes_what_it_began(llm: LLM) -> None:
     outputs = llm.generate(prompts, params, options=RequestOptions(adapter="policy"), on_output=replace, use_tqdm=False)
     assert replaced
     assert said(outputs[2]) == old["tokens"]
-    assert len(llm._adapters.store._pinned) == 2, "until somebody else comes"
+    assert len(llm._adapters.store._given) == 2, "until somebody else comes"
     behind = ask(llm, "policy", old["prompt"])
     assert behind.num_cached_tokens == 0
     assert said(behind) != old["tokens"]
     assert said(ask(llm, "policy", new["prompt"])) == new["tokens"]
-    assert len(llm._adapters.store._pinned) == 1
+    assert len(llm._adapters.store._given) == 1
 
 
 def test_many_updates_leave_nothing(llm: LLM) -> None:
@@ -127,8 +127,8 @@ def test_many_updates_leave_nothing(llm: LLM) -> None:
         give(llm, "policy", NAMES[step % 2], load_inplace=True)
         assert serves(llm, "policy", NAMES[step % 2])
     store = llm._adapters.store
-    assert set(held) == store._pinned | set(store._held)
-    assert len(store._pinned) == 1
+    assert set(held) == store._given | set(store._held)
+    assert len(store._given) == 1
     llm._built.core.scheduler.check()
 
 
