@@ -101,7 +101,7 @@ def measure(llm: LLM, peer: Peer, given: argparse.Namespace, tokens: int) -> dic
                 begin = time.perf_counter()
                 outputs = llm.embed(texts, use_tqdm=False)
                 found[name] = len(texts) / (time.perf_counter() - begin)
-                first[name] = outputs[0].outputs.embedding
+                first[name] = outputs[0].outputs.embedding  # type: ignore[union-attr]
             else:
                 answer = peer.ask({"texts": texts})
                 found[name], first[name] = len(texts) / answer["seconds"], answer["first"]

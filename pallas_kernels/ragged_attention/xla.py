@@ -5,6 +5,8 @@ The softmax over blocks of keys is the online one (Milakov and Gimelshein 2018; 
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -52,11 +54,11 @@ def ragged_attention(q: jax.Array, k: jax.Array, v: jax.Array, query_start: jax.
                 seen &= jnp.abs(here[:, None] - there[None]) < options.window
             return _added(sums, mine, its_keys, its_values, jnp.tile(seen, (mine.shape[1] // BLOCK, 1)), options)
 
-        shape = (kv_heads, mine.shape[1])
-        nothing = (jnp.full(shape, _MASKED), jnp.zeros(shape), jnp.zeros((*shape, head_dim)))
-        nothing = tuple(array.astype(jnp.float32) for array in nothing)
+        zeros = partial(jnp.zeros, dtype=jnp.float32)
+        nothing = jnp.full(mine.shape[:2], _MASKED, jnp.float32), zeros(mine.shape[:2]), zeros(mine.shape)
         _, weights, weighted = jax.lax.fori_loop(begin // BLOCK, (end + BLOCK - 1) // BLOCK, with_keys, nothing)
-        return (weighted / jnp.maximum(weights, 1e-30)[:, :, None]).astype(q.dtype)
+        attended: jax.Array = (weighted / jnp.maximum(weights, 1e-30)[:, :, None]).astype(q.dtype)
+        return attended
 
     blocks = jax.lax.map(block, jnp.arange(0, size, BLOCK, dtype=jnp.int32))
     whole = blocks.reshape(-1, heads, BLOCK, head_dim).transpose(0, 2, 1, 3).reshape(size, heads, head_dim)[:tokens]
