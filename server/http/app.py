@@ -35,7 +35,7 @@ from server.http.kserve import api as kserve
 from server.http.messages import api as messages
 from server.http.middleware import Envelope, Heads, Paths
 from server.http.observed import Observed, RouteNames
-from server.http.pooling import embeddings, scores
+from server.http.pooling import cohere, embeddings, scores
 from server.http.responses import api as responses
 from server.http.storage import Storage
 from server.http.streams import api as streams
@@ -68,7 +68,8 @@ def create_app(
     app.state.has_keys = gateway.has_keys
     app.state.deep_health = DeepHealth(client, RealClock())
     app.state.engine_feeds = feeds
-    asked = (chat, completions, responses, messages, generate, embeddings, scores, streams, kserve, files, batches, tokens)
+    pooling = (embeddings, cohere, scores)
+    asked = (chat, completions, responses, messages, generate, *pooling, streams, kserve, files, batches, tokens)
     pages = page if config.page else front_page
     parts = (*asked, about, operation, adapters, engine_feed, rollouts, weight_transfer, docs_page, pages)
     routers = [weight_transfer.pieces, *(part.router for part in parts)]  # its routes take what others of their paths do not

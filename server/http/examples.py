@@ -248,6 +248,13 @@ EMBEDDINGS: dict[str, Any] = {
     "data": [{"index": 0, "object": "embedding", "embedding": [0.25, -0.5]}],
     "usage": _PROMPT_USAGE,
 }
+COHERE: dict[str, Any] = {
+    "id": "embd-7d4e",
+    "response_type": "embeddings_by_type",
+    "embeddings": {"float": [[0.25, -0.5]]},
+    "texts": ["17 + 25"],
+    "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}},
+}
 POOLING: dict[str, Any] = {
     "id": "pool-7d4e",
     **_LIST,

@@ -176,7 +176,9 @@ async def test_a_stopped_engine_is_not_ready(server: HashServer) -> None:
         streams, tasks = await open_streams(client, 4)
         os.kill(engine, signal.SIGSTOP)
         try:
-            until(lambda: "has not turned" in httpx.get(f"{server.http}/ready").text)  # front ends learn it one by one
+            until(
+                lambda: "has not turned" in httpx.get(f"{server.http}/ready", timeout=60).text
+            )  # front ends learn it one by one
             assert (await client.get("/health")).status_code == 200
         finally:
             os.kill(engine, signal.SIGCONT)

@@ -102,7 +102,7 @@ def test_what_cannot_be_made_again_is_said_by_readiness_until_it_can(
     with hash_server(tmp_path) as server:
         shutil.rmtree(home)
         until(lambda: not server.is_ready())
-        unready = httpx.get(f"{server.http}/ready")
+        unready = httpx.get(f"{server.http}/ready", timeout=60)
         assert (unready.status_code, unready.json()["error"]["code"]) == (503, "engine_dead")
         assert "no other can be made" in unready.json()["error"]["message"]
         assert ask(server) == 200, "who is connected stays so"

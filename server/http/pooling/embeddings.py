@@ -55,7 +55,7 @@ async def pooling(body: PoolingRequest, request: Request) -> Response:
     pooled = await until_gone(request.receive, work.pool("pool-", _prompts(client, body), params))
 
     def reply() -> PoolingReply:
-        data = [_written(vector, body.encoding_format) for vector in pooled.vectors]
+        data = [written(vector, body.encoding_format) for vector in pooled.vectors]
         listed: Any = [{"index": index, "object": "pooling", "data": one} for index, one in enumerate(data)]
         return {**pooled.head(client), "data": listed, "usage": pooled.usage}  # type: ignore[typeddict-item]
 
@@ -92,7 +92,7 @@ def _prompts(client: EngineClient, body: EmbeddingRequest) -> list[TextOrIds]:
 
 
 def _embedding_reply(client: EngineClient, pooled: Pooled, encoding: EncodingFormat | None) -> EmbeddingReply:
-    data = [_written(vector, encoding) for vector in pooled.vectors]
+    data = [written(vector, encoding) for vector in pooled.vectors]
     listed: Any = [{"index": index, "object": "embedding", "embedding": one} for index, one in enumerate(data)]
     return {**pooled.head(client), "data": listed, "usage": pooled.usage}  # type: ignore[typeddict-item]
 
@@ -107,7 +107,8 @@ def _class(index: int, probabilities: Floats, labels: tuple[str, ...]) -> ClassD
     }
 
 
-def _written(vector: Floats, encoding: EncodingFormat | None) -> Any:
+def written(vector: Floats, encoding: EncodingFormat | None) -> Any:
+    """Numbers as they are told."""
     return base64.b64encode(np.ascontiguousarray(vector, "<f4")).decode() if encoding == "base64" else vector.tolist()
 
 

@@ -18,7 +18,7 @@ from server.unsupported.check import checked
 
 EncodingFormat = Literal["float", "base64"]
 _Text = Annotated[str, Field(json_schema_extra={"minLength": 1})]
-_Texts = Annotated[list[_Text], Field(json_schema_extra={"minItems": 1, "maxItems": MAX_PROMPTS})]
+Texts = Annotated[list[_Text], Field(json_schema_extra={"minItems": 1, "maxItems": MAX_PROMPTS})]
 
 
 class _Document(BaseModel):
@@ -30,7 +30,7 @@ class _Document(BaseModel):
 Documents = Annotated[
     list[_Text | _Document], Field(json_schema_extra={"minItems": 1, "maxItems": MAX_PROMPTS}), described("a list of texts")
 ]
-SomeTexts = Annotated[_Text | _Texts, described("a string or a list of strings")]
+SomeTexts = Annotated[_Text | Texts, described("a string or a list of strings")]
 _PAIRS: Mapping[str, tuple[str, ...]] = {"queries": ("text_1", "data_1"), "documents": ("text_2", "data_2")}
 
 

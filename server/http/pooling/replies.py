@@ -112,3 +112,39 @@ class RerankReply(TypedDict):
     model: str
     results: list[RerankResult]
     usage: PooledUsage
+
+
+class CohereEmbeddings(TypedDict, total=False):
+    """Embeddings in the forms that were asked for."""
+
+    base64: list[str]
+    float: list[list[float]]
+
+
+class CohereVersion(TypedDict):
+    """Of the interface."""
+
+    version: Literal["2"]
+
+
+class CohereUnits(TypedDict):
+    """What is counted."""
+
+    input_tokens: int
+
+
+class CohereMeta(TypedDict):
+    """What there is to say beside embeddings."""
+
+    api_version: CohereVersion
+    billed_units: CohereUnits
+
+
+class CohereReply(TypedDict):
+    """Answer of POST /v2/embed."""
+
+    id: str
+    response_type: Literal["embeddings_by_type"]
+    embeddings: CohereEmbeddings
+    texts: list[str]
+    meta: CohereMeta

@@ -30,7 +30,7 @@ router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
 async def score(body: ScoreRequest, request: Request) -> Response:
     """How relevant each document is to the query, or to that at its place."""
     client, work = _work(body, request)
-    queries, documents = _listed(body.queries, "queries"), _listed(body.documents, "documents")
+    queries, documents = listed(body.queries, "queries"), listed(body.documents, "documents")
     if len(queries) not in (1, len(documents)):
         raise InvalidRequestError(
             f"queries must be one, or as many as documents: they are {len(queries)} and {len(documents)}", param="queries"
@@ -51,7 +51,7 @@ async def score(body: ScoreRequest, request: Request) -> Response:
 async def rerank(body: RerankRequest, request: Request) -> Response:
     """Documents by their relevance to the query, the most relevant first."""
     client, work = _work(body, request)
-    documents = _listed([one if isinstance(one, str) else one.text for one in body.documents], "documents")
+    documents = listed([one if isinstance(one, str) else one.text for one in body.documents], "documents")
     check_not_empty(body.query, "query")
     scores, pooled = await until_gone(request.receive, _scores(work, "rerank-", [(body.query, one) for one in documents]))
 
@@ -74,8 +74,8 @@ def _work(body: ScoreRequest | RerankRequest, request: Request) -> tuple[EngineC
     return client, PoolingWork(client, body, options_of(body, request.headers), context, "documents")
 
 
-def _listed(given: str | Sequence[str], param: str) -> list[str]:
-    """Raises InvalidRequestError for none, too many, or an empty one."""
+def listed(given: str | Sequence[str], param: str) -> list[str]:
+    """Texts as a list. Raises InvalidRequestError for none, too many, or an empty one."""
     texts = [given] if isinstance(given, str) else list(given)
     check_not_empty(texts, param)
     if len(texts) > MAX_PROMPTS:

@@ -58,6 +58,7 @@ class PoolingWork:
 
     Attributes:
         field: what the client calls the prompts.
+        dimensions: what it calls the length of an embedding.
     """
 
     client: EngineClient
@@ -65,6 +66,7 @@ class PoolingWork:
     options: RequestOptions
     context: RequestContext
     field: str = "input"
+    dimensions: str = "dimensions"
 
     async def pool(self, prefix: str, prompts: Sequence[TextOrIds], params: PoolingParams) -> Pooled:
         """Raises JaxserveError; cancelling aborts."""
@@ -74,7 +76,7 @@ class PoolingWork:
             prompts=tuple([await self._prompt(prompt) for prompt in prompts]),
             params=params,
             options=self.options,
-            names={"tenant": TENANT_HEADER, "prompt": self.field},
+            names={"tenant": TENANT_HEADER, "prompt": self.field, "dimensions": self.dimensions},
             delivers_output=False,
         )
         tally, vectors = Tally(), dict[int, Floats]()

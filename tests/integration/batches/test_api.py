@@ -84,7 +84,9 @@ def other_sdk(shared_sdk: openai.AsyncOpenAI, unused: Iterator[str]) -> openai.A
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def http(servers: Serving, tenant: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=servers.http, headers={"Authorization": f"Bearer {tenant}"}, verify=False) as client:
+    async with httpx.AsyncClient(
+        base_url=servers.http, headers={"Authorization": f"Bearer {tenant}"}, verify=False, timeout=60
+    ) as client:
         yield client
 
 
@@ -365,7 +367,7 @@ async def test_without_keys_the_header_names_the_tenant(tmp_path: Path) -> None:
     async with (
         serving(ScriptedClient(), state_dir=str(tmp_path / "state")) as running,
         openai.AsyncOpenAI(base_url=f"{running.http}/v1", api_key="none") as sdk,
-        httpx.AsyncClient(base_url=running.http, verify=False) as http,
+        httpx.AsyncClient(base_url=running.http, verify=False, timeout=60) as http,
     ):
         anonymous = await uploaded(sdk)
         stored = await sdk.files.create(file=b"x", purpose="batch", extra_headers=acme)

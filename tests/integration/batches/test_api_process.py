@@ -26,10 +26,14 @@ def test_front_ends_share_files_and_a_killed_server_leaves_whole_ones(tmp_path: 
         ids = []
         for _ in range(6):  # a connection each, so that both front ends are asked
             reply = httpx.post(
-                f"{server.http}/v1/files", verify=False, data={"purpose": "batch"}, files={"file": ("in.jsonl", LINES)}
+                f"{server.http}/v1/files",
+                verify=False,
+                data={"purpose": "batch"},
+                files={"file": ("in.jsonl", LINES)},
+                timeout=60,
             )
             ids.append(reply.json()["id"])
-            listed = httpx.get(f"{server.http}/v1/files", verify=False, params={"order": "asc"}).json()["data"]
+            listed = httpx.get(f"{server.http}/v1/files", verify=False, params={"order": "asc"}, timeout=60).json()["data"]
             assert [one["id"] for one in listed] == ids
         host, _, port = server.http.removeprefix("http://").rpartition(":")
         check_that_unfinished_uploads_count((host, int(port)), state, server.http)
@@ -70,8 +74,8 @@ def check_that_unfinished_uploads_count(address: tuple[str, int], state: Path, u
 
     def fits() -> bool:
         wish = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"x" * 1_000_000)}}
-        reply = httpx.post(f"{url}/v1/files", verify=False, **wish)  # type: ignore[arg-type]
-        return reply.is_success and httpx.delete(f"{url}/v1/files/{reply.json()['id']}", verify=False).is_success
+        reply = httpx.post(f"{url}/v1/files", verify=False, **wish, timeout=60)  # type: ignore[arg-type]
+        return reply.is_success and httpx.delete(f"{url}/v1/files/{reply.json()['id']}", verify=False, timeout=60).is_success
 
     until(fits)
 

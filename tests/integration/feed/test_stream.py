@@ -21,7 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HashServer]:
 def test_frames_are_events_and_have_no_prompts(server: HashServer) -> None:
     body = {"prompt": "secret words", "max_tokens": 30, "ignore_eos": True}
     assert httpx.post(f"{server.http}/v1/completions", json=body, timeout=30).status_code == 200
-    reply = httpx.get(f"{server.http}/debug/engine", params={"frames": 2})
+    reply = httpx.get(f"{server.http}/debug/engine", params={"frames": 2}, timeout=60)
     assert reply.headers["content-type"].startswith("text/event-stream")
     events = [event.removeprefix("data: ") for event in reply.text.split("\n\n") if event]
     first, second = map(json.loads, events)
@@ -40,22 +40,24 @@ def test_a_head_ends(server: HashServer) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("frames", "0"), ("frames", "-1"), ("frames", "x"), ("engine", "x" * 65)])
 def test_what_is_wrong_is_named(server: HashServer, name: str, value: str) -> None:
-    reply = httpx.get(f"{server.http}/debug/engine", params={name: value, "frames" if name == "engine" else "engine": "1"})
+    reply = httpx.get(
+        f"{server.http}/debug/engine", params={name: value, "frames" if name == "engine" else "engine": "1"}, timeout=60
+    )
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
 
 
 def test_an_engine_that_is_not_there_is_a_404(server: HashServer) -> None:
-    reply = httpx.get(f"{server.http}/debug/engine", params={"engine": "nobody"})
+    reply = httpx.get(f"{server.http}/debug/engine", params={"engine": "nobody"}, timeout=60)
     assert (reply.status_code, reply.json()["error"]["param"]) == (404, "engine")
     assert "no engine 'nobody' is there" in reply.json()["error"]["message"]
 
 
 def test_the_document_has_it(server: HashServer) -> None:
-    operation = httpx.get(f"{server.http}/openapi.json").json()["paths"]["/debug/engine"]["get"]
+    operation = httpx.get(f"{server.http}/openapi.json", timeout=60).json()["paths"]["/debug/engine"]["get"]
     assert {one["name"] for one in operation["parameters"]} >= {"engine", "frames"}
     assert "text/event-stream" in operation["responses"]["200"]["content"]
     example = operation["responses"]["200"]["content"]["text/event-stream"]["example"]
-    frame = httpx.get(f"{server.http}/debug/engine", params={"frames": 1}).text
+    frame = httpx.get(f"{server.http}/debug/engine", params={"frames": 1}, timeout=60).text
     assert json.loads(example.removeprefix("data: ")).keys() == json.loads(frame.removeprefix("data: ")).keys()
 
 

@@ -103,7 +103,9 @@ def descendants(fleet: Process, module: str) -> list[psutil.Process]:
 
 def metric(fleet: Process, name: str) -> float:
     """Its value; with labels or without, where one series is not 0."""
-    found = re.findall(rf"^jaxserve:{re.escape(name)}(?:{{.*}})? (\S+)$", httpx.get(f"{fleet.http}/metrics").text, re.MULTILINE)
+    found = re.findall(
+        rf"^jaxserve:{re.escape(name)}(?:{{.*}})? (\S+)$", httpx.get(f"{fleet.http}/metrics", timeout=60).text, re.MULTILINE
+    )
     assert found, name
     return sum(map(float, found))
 
@@ -143,7 +145,7 @@ def test_http_and_grpc_answer_through_the_ingress(fleet: Process, sdk: openai.Op
         events = list(InferenceStub(channel).Generate(request, metadata=(("authorization", "Bearer one"),)))
     whole = sdk.completions.create(model="pico", prompt="1, 2, 3,", temperature=0, max_tokens=8)
     assert "".join(event.delta.text for event in events) == whole.choices[0].text
-    assert httpx.get(f"{fleet.http}/ready").status_code == 200
+    assert httpx.get(f"{fleet.http}/ready", timeout=60).status_code == 200
     found = 'fleet_replicas{model_name="pico"}'  # as the front end sees them, and the batch worker
     until(lambda: metric(fleet, found) in (2.0, 2.0 * 2))
     with sdk.files.with_streaming_response.list() as files:
@@ -199,8 +201,11 @@ def test_a_stream_is_resumed_at_another_ingress_and_ended_there(fleet: Process) 
     whole = httpx.get(f"{fleet.http}/v1/streams/chat-7", headers=key, timeout=60).text
     assert whole == ": keep-alive\n\n" + got + rest.removeprefix(": keep-alive\n\n")
     assert rest.endswith("data: [DONE]\n\n")
-    assert httpx.delete(f"{other}/v1/streams/chat-7", headers=key).status_code == 200
-    assert [httpx.get(f"{one}/v1/streams/chat-7", headers=key).status_code for one in (fleet.http, other)] == [404, 404]
+    assert httpx.delete(f"{other}/v1/streams/chat-7", headers=key, timeout=60).status_code == 200
+    assert [httpx.get(f"{one}/v1/streams/chat-7", headers=key, timeout=60).status_code for one in (fleet.http, other)] == [
+        404,
+        404,
+    ]
 
 
 def test_streams_go_on_where_their_engine_is_killed(fleet: Process, sdk: openai.OpenAI) -> None:
@@ -255,7 +260,7 @@ def test_a_batch_outlives_its_ingress_and_what_keeps_the_fleet(fleet: Process) -
 
 def is_there(address: str) -> bool:
     try:
-        return httpx.get(f"{address}/health").status_code == 200
+        return httpx.get(f"{address}/health", timeout=60).status_code == 200
     except httpx.HTTPError:
         return False
 

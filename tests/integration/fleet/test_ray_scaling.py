@@ -50,7 +50,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 def replicas(fleet: Process) -> float:
     """As the front end and the batch worker see them."""
-    found = re.search(r"^jaxserve:fleet_replicas{.*} (\S+)$", httpx.get(f"{fleet.http}/metrics").text, re.MULTILINE)
+    found = re.search(r"^jaxserve:fleet_replicas{.*} (\S+)$", httpx.get(f"{fleet.http}/metrics", timeout=60).text, re.MULTILINE)
     assert found is not None
     return float(found[1]) / 2.0
 

@@ -81,7 +81,7 @@ def test_wrong_keys_are_401(gated: Gated) -> None:
     with grpc.insecure_channel(gated.process.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
         next(InferenceStub(channel).Generate(pb.GenerateRequest(text="x")))
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert httpx.get(f"{gated.process.http}/health").status_code == 200
+    assert httpx.get(f"{gated.process.http}/health", timeout=60).status_code == 200
 
 
 def test_a_tenant_over_its_tokens_waits_exactly_as_told_and_others_do_not(gated: Gated) -> None:

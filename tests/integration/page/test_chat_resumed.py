@@ -36,7 +36,7 @@ def far(chromium: Browser, proxy: StreamProxy) -> Iterator[Chat]:
 
 def recorded(pico: Process, message: dict[str, Any]) -> tuple[str, int]:
     """The text of an answer, and the number of its last event, as the server has them."""
-    reply = httpx.get(f"{pico.http}/v1/streams/{message['stream']['id']}")
+    reply = httpx.get(f"{pico.http}/v1/streams/{message['stream']['id']}", timeout=60)
     assert reply.status_code == 200, reply.text
     text, last = "", 0
     for line in reply.text.splitlines():
@@ -87,7 +87,7 @@ def test_what_the_server_has_forgotten_is_broken_off_and_can_be_continued(far: C
     far.send("What is 17 + 25?")
     far.begun()
     message = far.stored()[-1]
-    assert httpx.delete(f"{pico.http}/v1/streams/{message['stream']['id']}").status_code == 200
+    assert httpx.delete(f"{pico.http}/v1/streams/{message['stream']['id']}", timeout=60).status_code == 200
     far.page.reload()
     notice = far.answers.last.locator(".notice")
     expect(notice).to_contain_text("no more of this answer")
@@ -112,7 +112,7 @@ def test_stopping_ends_the_stream_on_the_server(far: Chat, proxy: StreamProxy, p
     message = far.stored()[-1]
     assert message["state"] == "stopped"
     assert message["content"]
-    reply = httpx.get(f"{pico.http}/v1/streams/{message['stream']['id']}")
+    reply = httpx.get(f"{pico.http}/v1/streams/{message['stream']['id']}", timeout=60)
     assert reply.status_code == 404
     far.answers.last.get_by_role("button", name="Continue").click()
     far.wait()

@@ -43,7 +43,7 @@ def join(threads: list[threading.Thread]) -> None:
 
 def metrics(server: Process) -> dict[str, float]:
     values: dict[str, float] = {}
-    for line in httpx.get(f"{server.http}/metrics").text.splitlines():
+    for line in httpx.get(f"{server.http}/metrics", timeout=60).text.splitlines():
         if line.startswith("jaxserve:"):
             series, value = line.rsplit(" ", 1)
             name = series.partition("{")[0].removeprefix("jaxserve:")

@@ -102,6 +102,29 @@ def test_documents_are_ranked_by_their_embeddings(http: httpx.Client) -> None:
     assert [set(one) for one in short["results"]] == [{"index", "relevance_score"}] * 3
 
 
+def test_cohere_s_words(http: httpx.Client) -> None:
+    vectors = [one["embedding"] for one in post(http, "/v1/embeddings", input=TEXTS)["data"]]
+    asked = {"model": "pico", "texts": TEXTS, "input_type": "search_query"}
+    reply = post(http, "/v2/embed", **asked, embedding_types=["float", "base64"])
+    np.testing.assert_allclose(reply["embeddings"]["float"], vectors, atol=2e-2)
+    coded = np.frombuffer(base64.b64decode(reply["embeddings"]["base64"][1]), "<f4")
+    np.testing.assert_allclose(coded, reply["embeddings"]["float"][1], atol=1e-7)
+    assert (reply["texts"], reply["response_type"]) == (TEXTS, "embeddings_by_type")
+    long = {**asked, "texts": ["seven words are in this short text " * 200]}
+    for most, tokens in (({}, CONTEXT), ({"max_tokens": 7}, 7), ({"max_tokens": 999}, CONTEXT)):
+        assert post(http, "/v2/embed", **long, **most)["meta"]["billed_units"] == {"input_tokens": tokens}
+    for change, words in (
+        ({**long, "truncate": "NONE"}, "maximum context length"),
+        ({**asked, "truncate": "START"}, "truncate"),
+        ({**asked, "texts": []}, "texts must not be empty"),
+        ({**asked, "output_dimension": 8}, "no matryoshka_dimensions"),
+        ({**asked, "images": ["data:"]}, "images"),
+    ):
+        refused = http.post("/v2/embed", json=change)
+        assert refused.status_code == 400
+        assert words in refused.text
+
+
 def test_a_long_text_is_cut_where_that_is_asked(http: httpx.Client) -> None:
     text = "seven words are in this short text " * 200
     assert post(http, "/v1/embeddings", input=text, truncate_prompt_tokens=-1)["usage"]["prompt_tokens"] == CONTEXT

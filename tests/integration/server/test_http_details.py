@@ -187,7 +187,10 @@ async def test_openapi_tells_the_truth_about_errors(http: httpx.AsyncClient) -> 
 @pytest.fixture
 async def storing(engine: ScriptedClient, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """Of a server that keeps files."""
-    async with serving(engine, state_dir=str(tmp_path)) as running, httpx.AsyncClient(base_url=running.http) as client:
+    async with (
+        serving(engine, state_dir=str(tmp_path)) as running,
+        httpx.AsyncClient(base_url=running.http, timeout=60) as client,
+    ):
         yield client
 
 
@@ -241,7 +244,10 @@ async def test_the_document_tells_this_servers_bounds_and_defaults(storing: http
 
 
 async def test_the_page_needs_neither_scripts_nor_the_network() -> None:
-    async with serving(ScriptedClient(), allowed_hosts="*") as servers, httpx.AsyncClient(base_url=servers.http) as http:
+    async with (
+        serving(ScriptedClient(), allowed_hosts="*") as servers,
+        httpx.AsyncClient(base_url=servers.http, timeout=60) as http,
+    ):
         reply = await http.get("/docs", headers={"host": "<b>x</b>"})
     assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     for words in (

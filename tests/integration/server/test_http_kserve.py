@@ -64,7 +64,7 @@ def events_of(reply: httpx.Response) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", f"{MODEL}/ready", f"{MODEL}/versions/1/ready"])
 def test_probes_need_no_key(server: HashServer, path: str) -> None:
-    assert httpx.get(server.http + path).status_code == 200
+    assert httpx.get(server.http + path, timeout=60).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_probes_need_no_key(server: HashServer, path: str) -> None:
     ],
 )
 def test_everything_else_does(server: HashServer, method: str, path: str) -> None:
-    reply = httpx.request(method, server.http + path)
+    reply = httpx.request(method, server.http + path, timeout=60)
     assert (reply.status_code in (401, 405), isinstance(reply.json()["error"], str)) == (True, True)
     assert reply.status_code == 401 or path.endswith("/ready")
 

@@ -75,8 +75,8 @@ def test_another_spelling_is_no_way_around_the_key(server: HashServer) -> None:
         *(("GET", path) for path in ("/models", "/models/", "/load", "/load/", "/server_info", "/get_server_info")),
         *(("HEAD", path) for path in ("/v1/models", "/load")),
     ):
-        assert httpx.request(method, server.http + path).status_code == 401, path
-    assert httpx.get(f"{server.http}/ping").status_code == 200
+        assert httpx.request(method, server.http + path, timeout=60).status_code == 401, path
+    assert httpx.get(f"{server.http}/ping", timeout=60).status_code == 200
 
 
 def test_idempotency_keys_know_the_operation_not_its_spelling(http: httpx.Client) -> None:
@@ -108,7 +108,7 @@ def test_head_of_what_takes_no_get_and_of_nothing(http: httpx.Client) -> None:
 
 
 def test_platforms_ping(server: HashServer) -> None:
-    for reply in (httpx.get(f"{server.http}/ping"), httpx.post(f"{server.http}/ping")):
+    for reply in (httpx.get(f"{server.http}/ping", timeout=60), httpx.post(f"{server.http}/ping", timeout=60)):
         assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
 
 
@@ -133,7 +133,7 @@ def test_whoever_follows_the_cache_is_told_where(server: HashServer, http: httpx
         topic, _, payload = live.recv_multipart()
     assert source == {"data_parallel_rank": 0, "replay_endpoint": None, "topic": topic.decode()}
     assert msgspec.msgpack.decode(payload)[1:] == [[["AllBlocksCleared"]], 0]
-    assert httpx.get(f"{server.http}/kv_event_sources").status_code == 401
+    assert httpx.get(f"{server.http}/kv_event_sources", timeout=60).status_code == 401
 
 
 def test_what_runs_is_told_without_settings(server: HashServer, http: httpx.Client) -> None:

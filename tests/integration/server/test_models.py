@@ -135,7 +135,7 @@ async def test_a_key_sees_its_own_models(tmp_path: Path) -> None:
     own = {"Authorization": "Bearer one"}
     async with (
         serving(ManyModels([ScriptedClient(), OtherModel()]), keys=str(keys)) as running,
-        httpx.AsyncClient(base_url=running.http, headers=own) as http,
+        httpx.AsyncClient(base_url=running.http, headers=own, timeout=60) as http,
     ):
         listed = (await http.get("/v1/models")).json()["data"]
         assert [one["id"] for one in listed] == ["other", "else"]

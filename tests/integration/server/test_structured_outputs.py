@@ -111,7 +111,7 @@ def wanted(given: dict[str, Any] | None) -> StructuredOutputsParams | None:
 
 async def test_http(engine: ScriptedClient, servers: Serving) -> None:
     everywhere = ((path, given, params) for path in BODIES for given, params in ANYWHERE)
-    async with httpx.AsyncClient(base_url=servers.http) as client:
+    async with httpx.AsyncClient(base_url=servers.http, timeout=60) as client:
         for path, given, params in (*everywhere, *OF_ONE):
             for stream in (False, True):
                 reply = await client.post(path, json={**BODIES[path], **given, "stream": stream})
@@ -120,7 +120,7 @@ async def test_http(engine: ScriptedClient, servers: Serving) -> None:
 
 
 async def test_a_response_tells_the_form_that_was_asked_for(servers: Serving) -> None:
-    async with httpx.AsyncClient(base_url=servers.http) as client:
+    async with httpx.AsyncClient(base_url=servers.http, timeout=60) as client:
         for given in (None, {"type": "json_object"}, FLAT):
             reply = await client.post("/v1/responses", json={"input": "hi", "text": {"format": given}})
             assert reply.json()["text"]["format"] == given or {"type": "text"}
@@ -193,7 +193,7 @@ REFUSED: list[tuple[str | None, dict[str, Any], str, str]] = [
 
 
 async def test_http_refusals(engine: ScriptedClient, servers: Serving) -> None:
-    async with httpx.AsyncClient(base_url=servers.http) as client:
+    async with httpx.AsyncClient(base_url=servers.http, timeout=60) as client:
         for only, given, param, message in REFUSED:
             for path in BODIES if only is None else (only,):
                 reply = await client.post(path, json={**BODIES[path], **given})

@@ -70,7 +70,7 @@ async def test_clients_that_trust_another(secured: Serving, tmp_path: Path) -> N
 
 
 async def test_plain_text_gets_nothing(secured: Serving) -> None:
-    async with httpx.AsyncClient(base_url=secured.http.replace("https", "http")) as client:
+    async with httpx.AsyncClient(base_url=secured.http.replace("https", "http"), timeout=60) as client:
         with pytest.raises(httpx.TransportError):
             await client.get("/version")
     async with grpc.aio.insecure_channel(secured.grpc) as channel:

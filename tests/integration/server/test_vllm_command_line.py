@@ -59,15 +59,15 @@ def test_what_changes_nothing_is_told_and_keys_are_not(server: Process) -> None:
 
 @pytest.mark.parametrize("key", [KEY, "two"])
 def test_each_key_opens_what_operators_do_too(server: Process, key: str) -> None:
-    with httpx.Client(base_url=server.http, headers={"Authorization": f"Bearer {key}"}) as client:
+    with httpx.Client(base_url=server.http, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
         assert client.post("/reset_prefix_cache").status_code == 200
         assert client.get("/v1/models").status_code == 200
 
 
 def test_without_the_key_nobody_is_let_in(server: Process) -> None:
     for headers in ({}, {"Authorization": "Bearer first"}):
-        assert httpx.get(f"{server.http}/v1/models", headers=headers).status_code == 401
-    assert httpx.get(f"{server.http}/health").status_code == 200
+        assert httpx.get(f"{server.http}/v1/models", headers=headers, timeout=60).status_code == 401
+    assert httpx.get(f"{server.http}/health", timeout=60).status_code == 200
 
 
 def test_every_name_is_the_model(server: Process) -> None:
