@@ -97,7 +97,7 @@ def with_mteb(server: Server) -> None:
 
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key)
 
-    class Served(AbsEncoder):
+    class Served(AbsEncoder):  # type: ignore[misc]
         """Texts through the server."""
 
         def __init__(self) -> None:
