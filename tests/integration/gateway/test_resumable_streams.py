@@ -45,7 +45,7 @@ class SteppedClient(ScriptedClient):
             yield event
 
     async def until_idle(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.active:
                 await asyncio.sleep(0.01)
 
@@ -202,7 +202,7 @@ async def test_an_event_source_says_where_it_was(http: httpx.AsyncClient, engine
 async def test_an_answer_that_is_no_stream_is_fetched_whole(http: httpx.AsyncClient, engine: SteppedClient) -> None:
     engine.allow(1)
     asking = asyncio.create_task(http.request(**asked("whole", stream=False)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not engine.active:
             await asyncio.sleep(0.01)
     asking.cancel()

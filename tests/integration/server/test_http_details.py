@@ -297,7 +297,7 @@ async def test_a_client_that_goes_away_aborts(servers: Serving, engine: Scripted
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write((head + body).encode())
     await writer.drain()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not engine.active:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
@@ -311,10 +311,11 @@ async def test_a_client_that_goes_away_aborts(servers: Serving, engine: Scripted
 
 async def test_a_client_that_goes_away_before_the_first_token_aborts(servers: Serving, engine: ScriptedClient) -> None:
     engine.delay = 60.0
-    async with httpx.AsyncClient(base_url=servers.http, timeout=30) as client:
-        with pytest.raises(httpx.ReadTimeout):
-            await client.post("/v1/completions", json={**TEXT, "stream": True}, timeout=0.2)
-    async with asyncio.timeout(5):
+    async with httpx.AsyncClient(base_url=servers.http, timeout=60) as client, asyncio.timeout(60):
+        asking = asyncio.create_task(client.post("/v1/completions", json={**TEXT, "stream": True}))
+        while not engine.active:
+            await asyncio.sleep(0.005)
+        asking.cancel()
         while engine.active:
             await asyncio.sleep(0.005)
     assert len(engine.aborted) == 1

@@ -111,7 +111,7 @@ async def test_a_client_that_leaves_before_the_first_token() -> None:
     async with http(engine, 0.1) as client:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.post("/v1/chat/completions", json=CHAT), 0.5)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while engine.active:
                 await asyncio.sleep(0.005)
     assert len(engine.aborted) == 1

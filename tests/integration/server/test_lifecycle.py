@@ -29,16 +29,16 @@ class Running:
         self.task = asyncio.create_task(serve(client, config, self._ready.set_result))
 
     async def addresses(self) -> Addresses:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self._ready
 
     async def ended(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.task
 
 
 async def until(condition: object) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.005)
 
