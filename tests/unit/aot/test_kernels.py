@@ -51,14 +51,14 @@ def compiled(spec: ProgramSpec, directory: Path) -> tuple[Launches, Module]:
 @needs_plugin
 @pytest.mark.parametrize(("model", "gpus", "kernels", "of_attention"), [("llama-3-8b", 1, 7, 2), ("llama-3-70b", 8, 7.5, 2)])
 def test_kernels_of_a_layer(model: str, gpus: int, kernels: float, of_attention: int, tmp_path: Path) -> None:
-    """Those of two layers are what four layers have more than two; what all layers share is in both."""
-    (two, _), (four, module) = (compiled(forward(model, layers, gpus), tmp_path / str(layers)) for layers in (2, 4))
-    assert two.whole
+    """Those of two layers are what six layers have more than four: what all share is in both, and the first fuse otherwise."""
+    (four, _), (six, module) = (compiled(forward(model, layers, gpus), tmp_path / str(layers)) for layers in (4, 6))
     assert four.whole
-    assert (four.kernels - two.kernels) / 2 <= kernels + of_attention
+    assert six.whole
+    assert (six.kernels - four.kernels) / 2 <= kernels + of_attention
     lines = module.computations[module.entry]
     products = [line for line in lines if line.opcode == "custom-call" and "dot_general" in line.op_name]
-    assert len(products) == PRODUCTS * 4 + 1, "and the head"
+    assert len(products) == PRODUCTS * 6 + 1, "and the head"
     assert not [line for line in lines if line.opcode in ("dot", "copy", "slice") and line.results[0].elements > 0]
 
 
