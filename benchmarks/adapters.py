@@ -41,22 +41,8 @@ SLOTS = 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", nargs="+", type=int, default=[16, 32])
-    parser.add_argument("--adapters", nargs="+", type=int, default=[0, 1, 8, 64])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=64, help="of each stream and round")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    report: dict[str, Any] = {
-        "machine": machine.describe(),
-        "command": machine.command("benchmarks.adapters"),
-        "rank": given.rank,
-        "tokens": given.tokens,
-        "rounds": given.rounds,
-        "throughput": [],
-    }
+    given, report = begun("benchmarks.adapters", __doc__, [0, 1, 8, SLOTS], RESULTS)
+    report["throughput"] = []
     with tempfile.TemporaryDirectory() as scratch:
         model = write_config(Path(scratch) / "llama150m")
         adapters = [write_adapter(Path(scratch) / f"adapter{number}", given.rank, number) for number in range(SLOTS + 2)]
@@ -71,6 +57,20 @@ def main() -> None:
                 given.out.write_text(json.dumps(report, indent=1) + "\n")  # after each: they take long
         report["first_token_ms"] = _first_tokens(adapted, adapters, given.rounds)
     given.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def begun(name: str, about: str | None, adapters: list[int], results: Path) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """What was asked for, and a report that says so. `adapters` and `results` are what nobody need ask for."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", nargs="+", type=int, default=[16, 32])
+    parser.add_argument("--adapters", nargs="+", type=int, default=adapters)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=64, help="of each stream and round")
+    parser.add_argument("--out", type=Path, default=results)
+    given = parser.parse_args()
+    described = {"machine": machine.describe(), "command": machine.command(name)}
+    return given, described | {key: getattr(given, key) for key in ("rank", "tokens", "rounds")}
 
 
 def make_engine(model: Path, rows: int, **more: Any) -> LLM:

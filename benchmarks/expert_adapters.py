@@ -11,14 +11,11 @@ Writes benchmarks/results/expert_adapters.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from benchmarks import machine
-from benchmarks.adapters import make_engine, throughput, write_adapter
+from benchmarks.adapters import begun, make_engine, throughput, write_adapter
 from benchmarks.llama150m import write_config
 from benchmarks.moe700m import CONFIG
 
@@ -27,21 +24,7 @@ SLOTS = 8
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", nargs="+", type=int, default=[16, 32])
-    parser.add_argument("--adapters", nargs="+", type=int, default=[0, 1, SLOTS])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=64, help="of each stream and round")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    report: dict[str, Any] = {
-        "machine": machine.describe(),
-        "command": machine.command("benchmarks.expert_adapters"),
-        "rank": given.rank,
-        "tokens": given.tokens,
-        "rounds": given.rounds,
-    }
+    given, report = begun("benchmarks.expert_adapters", __doc__, [0, 1, SLOTS], RESULTS)
     with tempfile.TemporaryDirectory() as scratch:
         model, rows = write_config(Path(scratch) / "moe700m", CONFIG), max(given.streams)
         plain = make_engine(model, rows)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxserve.config.fields import EngineConfig, RecordConfig, SchedulerConfig
+from jaxserve.config.kernels import AUTO
 from jaxserve.config.windows import longest_sequence
 from jaxserve.errors import ConfigError
 
@@ -102,6 +103,7 @@ class ResolvedConfig:
         device_bytes: memory of one device; `cache_bytes` is its KV cache.
         compile_first: whether serving begins when a few steps are compiled.
         scheduler: with the defaults of the platform.
+        prefix_caching: whether prompts share pages; never where nothing is cached.
     """
 
     served_model_names: tuple[str, ...]
@@ -113,6 +115,7 @@ class ResolvedConfig:
     device_bytes: DeviceBytes
     compile_first: bool
     scheduler: SchedulerConfig
+    prefix_caching: bool
 
     @property
     def cache_bytes(self) -> int:
@@ -134,6 +137,8 @@ def resolve(
 
     Raises ConfigError: what cannot be, with the numbers that conflict.
     """
+    if model.bidirectional:
+        _check_uncached(config)
     dtype, kv_dtype = resolve_dtypes(config, model, devices)
     device_bytes = count_bytes(dtype, kv_dtype)
     max_model_len = _max_model_len(config, model)
@@ -168,7 +173,27 @@ def resolve(
         device_bytes=device_bytes,
         compile_first=_compile_first(config, devices),
         scheduler=_scheduler(config.scheduler, model, devices),
+        prefix_caching=config.cache.prefix_caching and not model.bidirectional,
     )
+
+
+def _check_uncached(config: EngineConfig) -> None:
+    """Raise ConfigError for what a model without a KV cache has no use for."""
+    asked = {
+        "speculative_config": config.speculation.speculative_config is not None,
+        "deterministic": config.kernels.deterministic,
+        "attention_kernel": config.kernels.attention_kernel != AUTO,
+        "kv_write_kernel": config.kernels.kv_write_kernel != AUTO,
+        "kv_cache_dtype": config.cache.kv_cache_dtype != "auto",
+        "kv_events_config": config.cache.kv_events_config is not None,
+        "warm_prompts": config.cache.warm_prompts is not None,
+    }
+    for name, needs_cache in asked.items():
+        if needs_cache:
+            raise ConfigError(
+                f"{name} needs a KV cache, and this model has none: its tokens see those behind them",
+                param=name,
+            )
 
 
 def _scheduler(asked: SchedulerConfig, model: ModelFacts, devices: DeviceFacts) -> SchedulerConfig:

@@ -13,6 +13,7 @@ def banner(report: EngineReport) -> str:
     scheduler = report.scheduler
     target = scheduler.itl_target
     promise = f"{target * 1000:g} ms between tokens promised" if target else "no time between tokens promised"
+    cache = f"{memory.kv_tokens:,} in the KV cache" if memory.kv_cache else "computed whole, without a KV cache"
     workspace = f"workspace {_size(memory.temporary)}"
     if memory.adapters:
         workspace += f", adapters {_size(memory.adapters)}"
@@ -20,10 +21,10 @@ def banner(report: EngineReport) -> str:
         (
             f"jaxserve {version('jaxserve')}",
             f"  model    {model.name}: {model.architecture}, {model.parameters / 1e6:,.1f}M parameters in {model.dtype}",
-            f"  context  {model.max_model_len:,} tokens a request, {memory.kv_tokens:,} in the KV cache",
+            f"  context  {model.max_model_len:,} tokens a request, {cache}",
             f"  mesh     {report.mesh}",
             f"  memory   a device: weights {_size(memory.weights)}, KV cache {_size(memory.kv_cache)}, {workspace}",
-            f"  pages    {report.page_size} tokens each, in {report.kv_dtype}",
+            *((f"  pages    {report.page_size} tokens each, in {report.kv_dtype}",) if memory.kv_cache else ()),
             f"  steps    of at most {scheduler.max_num_batched_tokens} tokens in {scheduler.max_num_seqs} rows, {promise}",
             f"  buckets  {' '.join(report.buckets)} (tokens x rows)",
             start_line(report.start),

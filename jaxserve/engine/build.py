@@ -237,7 +237,7 @@ def _scheduler(
     cache = KVCache(
         resolved.num_pages,
         config.cache.page_size,
-        prefix_caching=config.cache.prefix_caching,
+        prefix_caching=resolved.prefix_caching,
         quota=partial(_quota, ready.policies, resolved.num_pages - 1),
         windows=limits.windows,
         max_chunk=config.scheduler.max_num_batched_tokens,

@@ -77,7 +77,10 @@ def with_separator(decoder: DecoderConfig, tokenizer: Tokenizer | None) -> Decod
     encoder = decoder.encoder
     if encoder is None or encoder.token_types < 2 or tokenizer is None:
         return decoder
-    return replace(decoder, encoder=replace(encoder, separator=tokenizer.encode("")[-1]))
+    around_nothing = tokenizer.encode("")
+    if not around_nothing:
+        return decoder  # nothing is between two texts either
+    return replace(decoder, encoder=replace(encoder, separator=around_nothing[-1]))
 
 
 def _embedder(hf: Mapping[str, Any], decoder: DecoderConfig, sentences: SentenceTransformer | None) -> Pooler:

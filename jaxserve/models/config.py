@@ -224,6 +224,12 @@ class EncoderConfig:
     def num_norms(self, layers: int) -> int:
         return 1 + 2 * layers
 
+    def parameters(self, embed: int, layers: int, labels: int) -> int:
+        """Weights of tables, norms and, with `labels`, of the layer before the one that gives these their scores."""
+        norms = self.num_norms(layers) + (labels > 0 and self.head == "gelu")
+        head = (embed * (embed + self.head_bias) + labels) if labels else 0
+        return (self.positions + self.token_types) * embed + norms * embed * (1 + self.norm_bias) + head
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseConfig:
@@ -375,7 +381,12 @@ class DecoderConfig:
         """Number of weights; a tied embedding table counts once."""
         tables = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2) + self.labels * self.hidden_size
         layers = sum(self._mlp_parameters(layer) for layer in range(self.num_layers))
-        return tables + layers + self.num_layers * self._attention_parameters + self.norm_parameters
+        rest = sum(dense.outputs * (dense.inputs + dense.bias) for dense in self.dense)
+        if self.encoder is None:
+            rest += self.norm_parameters
+        else:
+            rest += self.encoder.parameters(self.hidden_size, self.num_layers, self.labels)
+        return tables + layers + self.num_layers * self._attention_parameters + rest
 
     @property
     def norm_parameters(self) -> int:
@@ -398,4 +409,5 @@ class DecoderConfig:
         embed, ffn, experts = self.hidden_size, self.ffn_size, self.experts_of(layer)
         if experts is not None:
             return experts.parameters(embed, bias=self.mlp_bias)
-        return 3 * embed * ffn + self.mlp_bias * (2 * ffn + embed)
+        inner = 1 if self.encoder is not None and not self.encoder.gated else 2  # with a gate there are two
+        return (inner + 1) * embed * ffn + self.mlp_bias * (inner * ffn + embed)

@@ -30,7 +30,11 @@ def shape_from_hf(hf: Mapping[str, Any], name: str, where: str = "config.json") 
 
 
 def shape_of(decoder: DecoderConfig, name: str, nominal_billions: float | None = None) -> ModelShape:
-    """Of a model, or of a draft head."""
+    """Of a model, or of a draft head. Raises UnsupportedModelError for a model without a KV cache."""
+    if decoder.bidirectional:
+        raise UnsupportedModelError(
+            f"{name}: {decoder.architecture} has no KV cache to plan: its tokens see those behind them", param="model"
+        )
     return ModelShape(
         name=name,
         nominal_billions=nominal_billions,

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, RecordConfig, SchedulerConfig
+from jaxserve.config.fields import (
+    CacheConfig,
+    CompileConfig,
+    EngineConfig,
+    KernelConfig,
+    ModelConfig,
+    RecordConfig,
+    SchedulerConfig,
+)
 from jaxserve.config.resolve import (
     CPU_CACHE_BYTES,
     SPARE_BYTES,
@@ -15,6 +23,7 @@ from jaxserve.config.resolve import (
     dump_directory,
 )
 from jaxserve.config.resolve import resolve as resolve_with
+from jaxserve.config.speculative import SpeculationConfig
 from jaxserve.errors import ConfigError
 
 GIB = 2**30
@@ -35,12 +44,13 @@ def resolve(settings, model, devices, *, weights=WEIGHTS, values=KV_VALUES, save
     return resolve_with(settings, model, devices, count_bytes, saved_pages)
 
 
-def config(*, model=None, cache=None, scheduler=None, compile=None):
+def config(*, model=None, cache=None, scheduler=None, compile=None, **more):
     return EngineConfig(
         model=ModelConfig(**model or {}),
         cache=CacheConfig(**cache or {}),
         scheduler=SchedulerConfig(**scheduler or {}),
         compile=CompileConfig(**compile or {}),
+        **more,
     )
 
 
@@ -240,3 +250,26 @@ def test_crash_dumps_go_to_the_users_cache_unless_told_otherwise(monkeypatch, tm
     monkeypatch.setenv("HOME", str(tmp_path))
     assert dump_directory(RecordConfig()) == tmp_path / ".cache" / "jaxserve" / "dumps"
     assert dump_directory(RecordConfig(dump_dir="~/crashes")) == tmp_path / "crashes"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        (
+            "speculative_config",
+            {"speculation": SpeculationConfig(speculative_config='{"method": "ngram", "num_speculative_tokens": 2}')},
+        ),
+        ("deterministic", {"kernels": KernelConfig(deterministic=True)}),
+        ("attention_kernel", {"kernels": KernelConfig(attention_kernel="xla")}),
+        ("kv_write_kernel", {"kernels": KernelConfig(kv_write_kernel="xla")}),
+        ("kv_cache_dtype", {"cache": {"kv_cache_dtype": "fp8"}}),
+        ("warm_prompts", {"cache": {"warm_prompts": "prompts.jsonl"}}),
+    ],
+)
+def test_what_needs_a_kv_cache_is_refused_without_one(name, settings):
+    both_ways = replace(MODEL, bidirectional=True, max_position_embeddings=256)
+    assert not resolve(config(), both_ways, CPU, values=0).prefix_caching
+    with pytest.raises(ConfigError, match=f"{name} needs a KV cache, and this model has none") as error:
+        resolve(config(**settings), both_ways, CPU, values=0)
+    assert error.value.param == name
+    assert resolve(config(**settings), MODEL, CPU).prefix_caching

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
+from jaxserve.models.sentence_transformers import read_sentence_transformer, with_modules
 from tests.golden.reading import DATA
 
 POOLED = DATA.parent / "pooled"
@@ -48,3 +50,24 @@ def test_windows_are_of_both_sides() -> None:
 def test_what_is_not_implemented_is_named(name: str, change: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         described(name, **change)
+
+
+@pytest.mark.parametrize(
+    ("name", "unused"),
+    [
+        ("bert-mean", ("pooler.",)),  # which embeddings do not go through
+        ("bert-cross", ()),
+        ("xlm-roberta-cls", ("pooler.",)),
+        ("xlm-roberta-cross", ()),
+        ("modernbert-cls", ()),
+        ("modernbert-cross", ()),
+        ("gemma3-both-ways", ()),
+    ],
+)
+def test_parameters_are_counted(name: str, unused: tuple[str, ...]) -> None:
+    """As many as the checkpoint's files hold."""
+    config, sentences = described(name), read_sentence_transformer(POOLED / name)
+    config = config if sentences is None else with_modules(config, sentences)
+    files = [load_file(path) for path in (POOLED / name).rglob("*.safetensors")]
+    tensors = [tensor for file in files for name, tensor in file.items() if not name.startswith(unused or "-")]
+    assert config.num_parameters == sum(tensor.size for tensor in tensors)
