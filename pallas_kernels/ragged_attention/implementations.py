@@ -6,7 +6,8 @@ from typing import Protocol
 
 import jax
 
-from pallas_kernels.ragged_attention import xla
+from pallas_kernels import native
+from pallas_kernels.ragged_attention import cpu_native, xla
 from pallas_kernels.ragged_attention.problem import RaggedProblem
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.registry import Implementation
@@ -21,5 +22,13 @@ class RaggedAttention(Protocol):
 
 
 IMPLEMENTATIONS: tuple[Implementation[RaggedAttention, RaggedProblem], ...] = (
+    Implementation(
+        "cpu_native",
+        cpu_native.ragged_attention,
+        limits=cpu_native.LIMITS,
+        checked="every case, on CPUs",
+        runs_on=native.runs_on,
+        supports=cpu_native.supports,
+    ),
     Implementation("xla", xla.ragged_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
 )

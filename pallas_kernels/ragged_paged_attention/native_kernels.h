@@ -19,9 +19,11 @@ struct Queries {
   int64_t token_stride;       // elements from token to token
   int64_t tokens, group;
   int64_t position;           // of the first token in the row: a token sees the keys up to its own position
-  int64_t window;             // that many keys at most
+  int64_t window;             // that many keys at most, up to its own
+  int64_t ahead, end;         // a token sees keys before its position plus `ahead`, 1 where it sees none behind it, and before `end`
   int64_t dim, value_dim;
   const char* keys;           // of page 0 of the cache, in this layer and KV head
+  int64_t key_stride;         // elements from key to key of a page
   const int32_t* pages;       // the row's page table
   int64_t page_size, page_bytes;
   int64_t value_bytes;        // from a key to its value
@@ -45,10 +47,13 @@ inline int64_t Padded(int64_t numbers) { return (numbers + kMostLanes - 1) / kMo
 inline int64_t Rows(const Queries& queries) { return queries.tokens * queries.group; }
 
 // The keys that a token sees.
-inline int64_t End(const Queries& queries, int64_t token) { return queries.position + token + 1; }
+inline int64_t End(const Queries& queries, int64_t token) {
+  const int64_t end = queries.position + token + queries.ahead;
+  return end < queries.end ? end : queries.end;
+}
 inline int64_t Start(const Queries& queries, int64_t token) {
-  const int64_t end = End(queries, token);
-  return end > queries.window ? end - queries.window : 0;
+  const int64_t own = queries.position + token + 1;
+  return own > queries.window ? own - queries.window : 0;
 }
 
 inline int64_t ScratchFloats(const Queries& queries) {

@@ -218,7 +218,7 @@ struct Attention {
       const int64_t page = (first + at) / size, slot = (first + at) % size;
       const int64_t here = size - slot < high - at ? size - slot : high - at;
       const auto* first_slot = reinterpret_cast<const Element*>(queries.keys + queries.pages[page] * queries.page_bytes + bytes);
-      for (int64_t i = 0; i < here; ++i) coming[at + i] = first_slot + (slot + i) * queries.dim;
+      for (int64_t i = 0; i < here; ++i) coming[at + i] = first_slot + (slot + i) * queries.key_stride;
       if constexpr (kQuantized) {
         const char* scales = queries.scales + queries.pages[page] * queries.page_scales + slot * queries.scale_bytes;
         __builtin_prefetch(scales);

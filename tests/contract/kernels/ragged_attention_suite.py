@@ -12,6 +12,7 @@ import pytest
 
 from pallas_kernels.ragged_attention import ragged_attention, reference
 from pallas_kernels.ragged_paged_attention import AttentionOptions
+from pallas_kernels.registry import KernelError
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
@@ -49,6 +50,8 @@ CASES = (
     RaggedCase("more than a block", (100, 150, 31), padding=8, head_dim=8),
     RaggedCase("a block and one token", (129,), head_dim=8),
     RaggedCase("grouped heads", (5, 40), heads=(6, 2), padding=3),
+    RaggedCase("long rows", (700, 1, 600), heads=(2, 1), head_dim=24, padding=3),
+    RaggedCase("long rows and windows", (1300,), heads=(2, 2), head_dim=8, window=600),
     RaggedCase("windows", (40, 3, 150), window=9, head_dim=8),
     RaggedCase("a window of one", (4, 9), window=1),
     RaggedCase("cap and huge scores", (5, 20), soft_cap=5.0, magnitude=30.0, padding=2),
@@ -59,12 +62,17 @@ CASES = (
 
 class RaggedAttentionSuite:
     implementation: ClassVar[str]
+    dtypes: ClassVar[tuple[str, ...]] = tuple(DTYPES)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
     def test_case(self, case: RaggedCase, dtype: str) -> None:
         arrays = case.arrays(dtype)
         call = jax.jit(partial(ragged_attention, options=case.options, implementation=self.implementation))
+        if dtype not in self.dtypes:
+            with pytest.raises(KernelError, match=f"not {dtype}"):
+                call(*arrays)
+            return
         got = np.asarray(call(*arrays))
         assert got.dtype == DTYPES[dtype]
         want = reference.ragged_attention(*arrays, options=case.options)

@@ -20,6 +20,8 @@ from pallas_kernels.matmul import CodePanels, Matrix, Panels, Rows, counted, cpu
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES, GroupedCase
 from pallas_kernels.parity.gate import TOLERANCE, packed_matrix, packed_weights
 from pallas_kernels.quantization import SCHEMES, FourBit
+from pallas_kernels.ragged_attention import cpu_native as ragged_native
+from pallas_kernels.ragged_attention import reference as ragged_reference
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
@@ -32,6 +34,9 @@ from .batches import Batch, Heads, make_batch
 from .grouped_matmul_suite import GroupedMatmulSuite, compiled
 from .matmul_suite import MatmulSuite
 from .needs import NATIVE
+from .ragged_attention_suite import CASES as RAGGED_CASES
+from .ragged_attention_suite import TOLERANCE as RAGGED_TOLERANCE
+from .ragged_attention_suite import RaggedAttentionSuite, RaggedCase
 
 pytestmark = NATIVE
 LAYOUTS = ("panels", "rows")
@@ -362,3 +367,36 @@ class TestAttention(AttentionSuite):
         assert f"{cache}" in text
         assert not [line for line in text.splitlines() if f"= {cache}" in line and " copy(" in line]
         assert memory.temp_size_in_bytes < batch.kv_pages.nbytes
+
+
+class TestRaggedAttention(RaggedAttentionSuite):
+    implementation = "cpu_native"
+    dtypes = ("float32", "bfloat16")
+
+    @pytest.mark.parametrize("dtype", dtypes)
+    @pytest.mark.parametrize("name", INSTRUCTION_SETS)
+    def test_every_instruction_set_gives_the_same(self, name, dtype):
+        for case in RAGGED_CASES:
+            arrays = case.arrays(dtype)
+            call = partial(ragged_native.ragged_attention, options=case.options, instruction_set=name)
+            want = ragged_reference.ragged_attention(*arrays, options=case.options)
+            atol = max(1.0, case.magnitude) * RAGGED_TOLERANCE[dtype]
+            got = np.asarray(jax.jit(call)(*arrays)).astype(np.float64)
+            np.testing.assert_allclose(got, want, rtol=0, atol=atol, err_msg=case.name)
+
+    @pytest.mark.parametrize("window", [None, 70])
+    def test_a_row_depends_on_no_other(self, window):
+        """Wherever it lies, and whoever shares the work: bit by bit."""
+        case = RaggedCase("", (5, 700, 90), padding=2, heads=(4, 2), window=window)
+        q, k, v, _ = case.arrays("float32")
+        call = jax.jit(partial(ragged_native.ragged_attention, options=case.options))
+        whole = np.asarray(call(q, k, v, np.array([0, 5, 705, 795], np.int32)))
+        alone = np.asarray(call(q[5:705], k[5:705], v[5:705], np.array([0, 700], np.int32)))
+        np.testing.assert_array_equal(whole[5:705], alone)
+
+    @pytest.mark.parametrize("starts", [(1, 3), (0, 9), (0, 4, 2)])
+    def test_rows_outside_of_the_arrays_are_refused(self, starts):
+        case = RaggedCase("", (4, 2))
+        q, k, v, _ = case.arrays("float32")
+        with pytest.raises(jax.errors.JaxRuntimeError, match="query_start must"):
+            jax.block_until_ready(ragged_native.ragged_attention(q, k, v, jnp.array(starts, jnp.int32), case.options))
