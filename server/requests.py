@@ -17,6 +17,10 @@ from server.models import adapter_base, clients_of
 
 Item = TypeVar("Item")
 
+MAX_PROMPTS = 1024  # of one request: each is a request to the engine, and all begin at once
+
+TextOrIds = str | list[int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestJob:
@@ -40,6 +44,15 @@ class RequestJob:
 
 def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def named_id(prefix: str, given: str | None) -> str:
+    """The reply's id: the client's own name of the request, or one that nobody has."""
+    return prefix + (uuid.uuid4().hex if given is None else given)
+
+
+def engine_prompt(prompt: TextOrIds) -> Prompt:
+    return prompt if isinstance(prompt, str) else {"prompt_token_ids": prompt}
 
 
 def sampling_params(

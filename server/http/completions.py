@@ -33,12 +33,12 @@ from server.http.generation import (
 from server.http.headers import TENANT_HEADER, client_of, context_of, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
-from server.http.prompts import TextOrIds, cut, engine_prompt, named_id, prompts_in, tokenized
+from server.http.prompts import cut, prompts_in, tokenized
 from server.http.protocol import CompletionRequest
 from server.http.replies import CompletionChoiceReply, CompletionReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import RequestJob, admit, sampling_params
+from server.requests import RequestJob, TextOrIds, admit, engine_prompt, named_id, sampling_params
 from server.streams import Events, run
 from server.structured import Form
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import cast
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from jaxserve.types import Prompt, TokensPrompt
-from server.requests import check_not_empty
+from server.requests import MAX_PROMPTS, TextOrIds, check_not_empty
 from server.tokenizing import truncated
-
-MAX_PROMPTS = 1024  # of one request: each is a request to the engine, and all begin at once
-
-TextOrIds = str | list[int]
-
-
-def named_id(prefix: str, given: str | None) -> str:
-    """The reply's id: the client's own name of the request, or one that nobody has."""
-    return prefix + (uuid.uuid4().hex if given is None else given)
 
 
 def prompts_in(given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]], param: str = "prompt") -> list[TextOrIds]:
@@ -53,7 +43,3 @@ def cut(client: EngineClient, tokens: Sequence[int], limit: int, output: int | N
 
 def tokens_of(prompt: Prompt) -> list[int]:
     return cast(TokensPrompt, prompt)["prompt_token_ids"]
-
-
-def engine_prompt(prompt: TextOrIds) -> Prompt:
-    return prompt if isinstance(prompt, str) else {"prompt_token_ids": prompt}

@@ -10,9 +10,9 @@ from jaxserve.sampling.params import MAX_LOGPROBS
 from server.http.conversation import Messages
 from server.http.fields import ONE_END, SharedFields, TokenList, told
 from server.http.numbers import Integer
-from server.http.prompts import MAX_PROMPTS
 from server.http.tools import ThinkingFields, ToolFields
 from server.http.unions import described
+from server.requests import MAX_PROMPTS
 
 _Text = Annotated[str, Field(json_schema_extra={"minLength": 1})]
 _SOME = Field(fail_fast=True, json_schema_extra={"minItems": 1, "maxItems": MAX_PROMPTS})

@@ -27,12 +27,12 @@ from server.http.generation import Gathered, encoded, gather, head_of, reason_of
 from server.http.headers import TENANT_HEADER, client_of, context_of, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
-from server.http.prompts import cut, named_id, tokens_of
+from server.http.prompts import cut, tokens_of
 from server.http.protocol import ChatRequest
 from server.http.replies import ChatChoiceReply, ChatChunkChoiceReply, ChatReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import RequestJob, admit, check_not_empty, in_words_of_client, sampling_params, template_arguments
+from server.requests import RequestJob, admit, check_not_empty, in_words_of_client, named_id, sampling_params, template_arguments
 from server.streams import Events, run
 
 router = APIRouter(route_class=StrictJsonRoute)

@@ -25,11 +25,10 @@ from server.http.generation import Gathered, encoded, gather, stream_frames, usa
 from server.http.headers import TENANT_HEADER, client_of, context_of, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs, token_logprobs
 from server.http.openapi import ASKING, GENERATING, answer, failures
-from server.http.prompts import engine_prompt, named_id
 from server.http.replies import ChatLogprobsReply, PromptLogprobsReply, TokenLogprobsReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import RequestJob, admit, check_not_empty, sampling_params
+from server.requests import RequestJob, admit, check_not_empty, engine_prompt, named_id, sampling_params
 from server.streams import Events, abort_named, run
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["tokens"])

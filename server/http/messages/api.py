@@ -24,10 +24,10 @@ from server.http.messages.protocol import CountTokensRequest, MessagesRequest, P
 from server.http.messages.replies import AnthropicMessageReply, TokenCountReply, stop_reason, usage_of
 from server.http.messages.stream import failure_frame, frames
 from server.http.openapi import ASKING, GENERATING, answer, failures
-from server.http.prompts import named_id, tokens_of
+from server.http.prompts import tokens_of
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import RequestJob, admit, in_words_of_client, sampling_params
+from server.requests import RequestJob, admit, in_words_of_client, named_id, sampling_params
 from server.streams import Events, run
 from server.structured import Form
 from server.tally import Tally

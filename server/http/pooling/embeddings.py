@@ -19,9 +19,9 @@ from server.http.openapi import GENERATING, answer, failures
 from server.http.pooling.protocol import ClassifyRequest, EmbeddingRequest, EncodingFormat, PoolingRequest
 from server.http.pooling.replies import ClassData, ClassifyReply, EmbeddingReply, PoolingReply
 from server.http.pooling.work import Floats, Pooled, PoolingWork, json_answer
-from server.http.prompts import TextOrIds, prompts_in
+from server.http.prompts import prompts_in
 from server.http.strict_json import StrictJsonRoute
-from server.requests import admit
+from server.requests import TextOrIds, admit
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
 

@@ -11,9 +11,9 @@ from pydantic_core import PydanticCustomError
 from jaxserve.pooling.params import PoolingTask, PoolingType
 from server.http.fields import RequestFields, told
 from server.http.numbers import Integer
-from server.http.prompts import MAX_PROMPTS
 from server.http.protocol import PromptField
 from server.http.unions import described
+from server.requests import MAX_PROMPTS
 from server.unsupported.check import checked
 
 EncodingFormat = Literal["float", "base64"]

@@ -18,9 +18,8 @@ from server.http.openapi import GENERATING, answer, failures
 from server.http.pooling.protocol import RerankRequest, ScoreRequest
 from server.http.pooling.replies import RerankReply, RerankResult, ScoreReply
 from server.http.pooling.work import Pooled, PoolingWork, json_answer
-from server.http.prompts import MAX_PROMPTS
 from server.http.strict_json import StrictJsonRoute
-from server.requests import admit, check_not_empty
+from server.requests import MAX_PROMPTS, admit, check_not_empty
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
 

@@ -24,8 +24,7 @@ from server.context import RequestContext
 from server.http.headers import TENANT_HEADER
 from server.http.pooling.protocol import PooledFields
 from server.http.pooling.replies import PooledUsage
-from server.http.prompts import TextOrIds, engine_prompt, named_id
-from server.requests import RequestJob
+from server.requests import RequestJob, TextOrIds, engine_prompt, named_id
 from server.streams import run
 from server.tally import Tally
 from server.tokenizing import WHOLE_CONTEXT

@@ -22,7 +22,6 @@ from server.http.failures import json_response
 from server.http.generation import reason_of
 from server.http.headers import TENANT_HEADER, client_of, context_of, options_of
 from server.http.openapi import GENERATING, answer, failures
-from server.http.prompts import named_id
 from server.http.replies import Reason
 from server.http.responses.items import conversation
 from server.http.responses.output import Output
@@ -31,7 +30,7 @@ from server.http.responses.replies import Draft, ResponseReply
 from server.http.responses.stream import ResponseStream
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import RequestJob, admit, check_not_empty, in_words_of_client, sampling_params, template_arguments
+from server.requests import RequestJob, admit, check_not_empty, in_words_of_client, named_id, sampling_params, template_arguments
 from server.streams import Events, run
 from server.tally import Tally
 

@@ -3,7 +3,8 @@
 import pytest
 
 from jaxserve.errors import InvalidRequestError
-from server.http.prompts import MAX_PROMPTS, prompts_in
+from server.http.prompts import prompts_in
+from server.requests import MAX_PROMPTS
 
 
 def test_one_request_has_a_bounded_number_of_prompts() -> None:
