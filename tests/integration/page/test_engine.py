@@ -62,10 +62,12 @@ def figure(page: Page, name: str) -> Locator:
 
 
 def watched(page: Page, server: Process) -> None:
-    """The page is open and live, and has seen some requests end."""
+    """The page is open and live, and has seen some requests come and end."""
     page.goto("/engine")
     expect(page.locator(".badge")).to_have_text("live")
+    before = number(figure(page, "generated").text_content())
     join(burst(server, 6, 40))
+    expect(figure(page, "generated")).to_have_text(f"{before + 6 * 40:,}", timeout=PATIENCE_MS)  # others' rows are there, too
     expect(page.locator(".requests tbody tr td:nth-child(4)").first).to_have_text("length")
 
 
@@ -74,7 +76,7 @@ def test_a_burst_is_shown_as_the_metrics_have_it(page: Page, pico: Process) -> N
     expect(page.locator(".badge")).to_have_text("live")
     before = metrics(pico)["generation_tokens_total"]
     shown = number(figure(page, "generated").text_content())  # also what nobody was left to read: others use this server
-    threads = burst(pico, 12, 300)
+    threads = burst(pico, 40, 400)  # for some seconds: the page has four looks a second
     expect(figure(page, "running")).to_have_text("8", timeout=PATIENCE_MS)  # --max-num-seqs
     expect(page.get_by_role("region", name="Who waits")).to_contain_text("acme")
     expect(page.locator(".requests tbody")).to_contain_text("decode")
@@ -110,6 +112,7 @@ def test_pause_and_step_through_the_record(page: Page, pico: Process) -> None:
     expect(figure(page, "generated")).not_to_have_text(before or "")
     page.get_by_role("button", name="Live", exact=True).click()
     expect(page.locator(".badge")).to_have_text("live")
+    expect(slider).not_to_have_attribute("aria-valuenow", str(newest))  # what came meanwhile is asked for now
     assert number(slider.get_attribute("aria-valuenow")) > newest
 
 
