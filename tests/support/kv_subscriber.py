@@ -8,6 +8,7 @@ import msgspec
 import zmq
 
 PATIENCE_MS = 20_000
+CONNECTING_MS = 2_000
 END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -79,9 +80,14 @@ class Subscriber:
         self._context.destroy(0)
 
     def follow(self, last: int) -> None:
-        """Take what comes up to a batch, and ask for what is missing in between."""
+        """Take what comes up to a batch, and ask for what is missing in between.
+
+        What is told before the connection is there never comes: after a while it is asked for, too.
+        """
         while self.last < last:
-            assert self._live.poll(PATIENCE_MS), f"batch {self.last + 1} did not come"
+            if not self._live.poll(CONNECTING_MS):
+                self.catch_up()
+                continue
             topic, number, payload = self._live.recv_multipart()
             assert topic == self._topic
             if int.from_bytes(number, "big") > self.last + 1:
