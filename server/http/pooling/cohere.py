@@ -15,16 +15,16 @@ from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.error_bodies import KserveErrorBody
 from server.http.fields import told
-from server.http.headers import client_of, context_of, options_of
+from server.http.headers import client_of, context_of
 from server.http.numbers import Integer
 from server.http.openapi import GENERATING, answer, failures
 from server.http.pooling.embeddings import written
 from server.http.pooling.protocol import EncodingFormat, PooledFields, Texts
 from server.http.pooling.replies import CohereEmbeddings, CohereReply
 from server.http.pooling.scores import listed
-from server.http.pooling.work import PoolingWork, json_answer
+from server.http.pooling.work import json_answer, work_of
 from server.http.strict_json import StrictJsonRoute
-from server.requests import admit
+from server.requests import admit, named_id
 from server.tokenizing import WHOLE_CONTEXT
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
@@ -59,14 +59,15 @@ class CohereEmbedRequest(PooledFields):
 @router.post("/v2/embed", responses={**answer(CohereReply, examples.COHERE), **failures(GENERATING, KserveErrorBody)})
 async def embed(body: CohereEmbedRequest, request: Request) -> Response:
     """The embeddings of texts, as Cohere's clients ask for them."""
-    context = context_of(request)
-    client = admit(client_of(request), body.model, context)
+    client = admit(client_of(request), body.model, context_of(request))
     texts, most = listed(body.texts, "texts"), min(body.max_tokens or client.model.max_model_len, client.model.max_model_len)
     if body.truncate == "END":
         body = body.model_copy(update={"truncate_prompt_tokens": most if body.max_tokens else WHOLE_CONTEXT})
-    work = PoolingWork(client, body, options_of(body, request.headers), context, "texts", "output_dimension")
+    work = work_of(client, body, request, prompt="texts", dimensions="output_dimension")
     params = PoolingParams(dimensions=body.output_dimension, use_activation=body.use_activation)
-    pooled = await until_gone(request.receive, work.pool("embd-", _prompted(client.model.pooler, body, texts), params))
+    pooled = await until_gone(
+        request.receive, work.pool(named_id("embd-", body.request_id), _prompted(client.model.pooler, body, texts), params)
+    )
 
     def reply() -> CohereReply:
         kinds: list[EncodingFormat] = body.embedding_types or ["float"]
@@ -79,7 +80,7 @@ async def embed(body: CohereEmbedRequest, request: Request) -> Response:
             "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": pooled.tally.prompt}},
         }
 
-    return await json_answer(client, reply, sum(vector.size for vector in pooled.vectors))
+    return await json_answer(client, reply, pooled.numbers)
 
 
 def _prompted(pooler: Pooler | None, body: CohereEmbedRequest, texts: list[str]) -> list[str]:

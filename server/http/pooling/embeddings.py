@@ -14,14 +14,15 @@ from jaxserve.types import RequestOptions
 from server.context import RequestContext
 from server.http import examples
 from server.http.disconnect import until_gone
-from server.http.headers import client_of, context_of, options_of
+from server.http.headers import TENANT_HEADER, client_of, context_of
 from server.http.openapi import GENERATING, answer, failures
 from server.http.pooling.protocol import ClassifyRequest, EmbeddingRequest, EncodingFormat, PoolingRequest
 from server.http.pooling.replies import ClassData, ClassifyReply, EmbeddingReply, PoolingReply
-from server.http.pooling.work import Floats, Pooled, PoolingWork, json_answer
+from server.http.pooling.work import head, json_answer, usage, work_of
 from server.http.prompts import prompts_in
 from server.http.strict_json import StrictJsonRoute
-from server.requests import TextOrIds, admit
+from server.pooling import Floats, Pooled, PoolingWork
+from server.requests import TextOrIds, admit, named_id
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
 
@@ -31,8 +32,8 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """The embedding of one text or of several."""
     client, work = _work(body, request)
     params = PoolingParams(dimensions=body.dimensions, use_activation=body.use_activation)
-    pooled = await until_gone(request.receive, work.pool("embd-", _prompts(client, body), params))
-    return await json_answer(client, lambda: _embedding_reply(client, pooled, body.encoding_format), _numbers(pooled))
+    pooled = await until_gone(request.receive, work.pool(named_id("embd-", body.request_id), _prompts(client, body), params))
+    return await json_answer(client, lambda: _embedding_reply(client, pooled, body.encoding_format), pooled.numbers)
 
 
 async def embedding_reply(
@@ -41,7 +42,8 @@ async def embedding_reply(
     """What the endpoint answers to a body. Raises JaxserveError; cancelling aborts."""
     client = admit(client, body.model, context)
     params = PoolingParams(dimensions=body.dimensions, use_activation=body.use_activation)
-    pooled = await PoolingWork(client, body, options, context).pool("embd-", _prompts(client, body), params)
+    work = PoolingWork(client, options, context, {"tenant": TENANT_HEADER, "prompt": "input"}, body.truncate_prompt_tokens)
+    pooled = await work.pool(named_id("embd-", body.request_id), _prompts(client, body), params)
     return _embedding_reply(client, pooled, body.encoding_format)
 
 
@@ -52,14 +54,14 @@ async def pooling(body: PoolingRequest, request: Request) -> Response:
     pooler = client.model.pooler
     task = body.task or ("embed" if pooler is None or "embed" in pooler.tasks else "classify")
     params = PoolingParams(task=task, pooling=body.pooling, dimensions=body.dimensions, use_activation=body.use_activation)
-    pooled = await until_gone(request.receive, work.pool("pool-", _prompts(client, body), params))
+    pooled = await until_gone(request.receive, work.pool(named_id("pool-", body.request_id), _prompts(client, body), params))
 
     def reply() -> PoolingReply:
         data = [written(vector, body.encoding_format) for vector in pooled.vectors]
         listed: Any = [{"index": index, "object": "pooling", "data": one} for index, one in enumerate(data)]
-        return {**pooled.head(client), "data": listed, "usage": pooled.usage}  # type: ignore[typeddict-item]
+        return {**head(client, pooled), "data": listed, "usage": usage(pooled)}  # type: ignore[typeddict-item]
 
-    return await json_answer(client, reply, _numbers(pooled))
+    return await json_answer(client, reply, pooled.numbers)
 
 
 @router.post("/classify", responses={**answer(ClassifyReply, examples.CLASSES), **failures(GENERATING)})
@@ -67,20 +69,21 @@ async def classify(body: ClassifyRequest, request: Request) -> Response:
     """The class of one text or of several, with the probability of each."""
     client, work = _work(body, request)
     params = PoolingParams(task="classify", use_activation=body.use_activation)
-    pooled = await until_gone(request.receive, work.pool("classify-", prompts_in(body.input, "input"), params))
+    pooled = await until_gone(
+        request.receive, work.pool(named_id("classify-", body.request_id), prompts_in(body.input, "input"), params)
+    )
     labels = () if client.model.pooler is None else client.model.pooler.labels
 
     def reply() -> ClassifyReply:
         data = [_class(index, vector, labels) for index, vector in enumerate(pooled.vectors)]
-        return {**pooled.head(client), "data": data, "usage": pooled.usage}  # type: ignore[typeddict-item]
+        return {**head(client, pooled), "data": data, "usage": usage(pooled)}  # type: ignore[typeddict-item]
 
-    return await json_answer(client, reply, _numbers(pooled))
+    return await json_answer(client, reply, pooled.numbers)
 
 
 def _work(body: EmbeddingRequest | ClassifyRequest, request: Request) -> tuple[EngineClient, PoolingWork]:
-    context = context_of(request)
-    client = admit(client_of(request), body.model, context)
-    return client, PoolingWork(client, body, options_of(body, request.headers), context)
+    client = admit(client_of(request), body.model, context_of(request))
+    return client, work_of(client, body, request)
 
 
 def _prompts(client: EngineClient, body: EmbeddingRequest) -> list[TextOrIds]:
@@ -94,7 +97,7 @@ def _prompts(client: EngineClient, body: EmbeddingRequest) -> list[TextOrIds]:
 def _embedding_reply(client: EngineClient, pooled: Pooled, encoding: EncodingFormat | None) -> EmbeddingReply:
     data = [written(vector, encoding) for vector in pooled.vectors]
     listed: Any = [{"index": index, "object": "embedding", "embedding": one} for index, one in enumerate(data)]
-    return {**pooled.head(client), "data": listed, "usage": pooled.usage}  # type: ignore[typeddict-item]
+    return {**head(client, pooled), "data": listed, "usage": usage(pooled)}  # type: ignore[typeddict-item]
 
 
 def _class(index: int, probabilities: Floats, labels: tuple[str, ...]) -> ClassData:
@@ -110,7 +113,3 @@ def _class(index: int, probabilities: Floats, labels: tuple[str, ...]) -> ClassD
 def written(vector: Floats, encoding: EncodingFormat | None) -> Any:
     """Numbers as they are told."""
     return base64.b64encode(np.ascontiguousarray(vector, "<f4")).decode() if encoding == "base64" else vector.tolist()
-
-
-def _numbers(pooled: Pooled) -> int:
-    return sum(vector.size for vector in pooled.vectors)

@@ -13,13 +13,14 @@ from jaxserve.pooling.params import PoolingParams
 from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.error_bodies import KserveErrorBody
-from server.http.headers import client_of, context_of, options_of
+from server.http.headers import client_of, context_of
 from server.http.openapi import GENERATING, answer, failures
-from server.http.pooling.protocol import RerankRequest, ScoreRequest
+from server.http.pooling.protocol import PooledFields, RerankRequest, ScoreRequest
 from server.http.pooling.replies import RerankReply, RerankResult, ScoreReply
-from server.http.pooling.work import Pooled, PoolingWork, json_answer
+from server.http.pooling.work import head, json_answer, usage, work_of
 from server.http.strict_json import StrictJsonRoute
-from server.requests import MAX_PROMPTS, admit, check_not_empty
+from server.pooling import Pooled, PoolingWork
+from server.requests import MAX_PROMPTS, admit, check_not_empty, named_id
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
 
@@ -35,11 +36,11 @@ async def score(body: ScoreRequest, request: Request) -> Response:
             f"queries must be one, or as many as documents: they are {len(queries)} and {len(documents)}", param="queries"
         )
     pairs = list(zip(queries * (len(documents) if len(queries) == 1 else 1), documents, strict=True))
-    scores, pooled = await until_gone(request.receive, _scores(work, "score-", pairs))
+    scores, pooled = await until_gone(request.receive, _scores(work, body, "score-", pairs))
 
     def reply() -> ScoreReply:
         data = [{"index": index, "object": "score", "score": one} for index, one in enumerate(scores)]
-        return {**pooled.head(client), "data": data, "usage": pooled.usage}  # type: ignore[typeddict-item]
+        return {**head(client, pooled), "data": data, "usage": usage(pooled)}  # type: ignore[typeddict-item]
 
     return await json_answer(client, reply, len(scores))
 
@@ -52,7 +53,7 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
     client, work = _work(body, request)
     documents = listed([one if isinstance(one, str) else one.text for one in body.documents], "documents")
     check_not_empty(body.query, "query")
-    scores, pooled = await until_gone(request.receive, _scores(work, "rerank-", [(body.query, one) for one in documents]))
+    scores, pooled = await until_gone(request.receive, _scores(work, body, "rerank-", [(body.query, one) for one in documents]))
 
     def reply() -> RerankReply:
         order = sorted(range(len(scores)), key=lambda index: -scores[index])
@@ -62,15 +63,14 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
             if body.return_documents is not False:
                 result["document"] = {"text": documents[index]}
             results.append(result)
-        return {"id": pooled.request_id, "model": client.model.name, "results": results, "usage": pooled.usage}
+        return {"id": pooled.request_id, "model": client.model.name, "results": results, "usage": usage(pooled)}
 
     return await json_answer(client, reply, len(scores))
 
 
 def _work(body: ScoreRequest | RerankRequest, request: Request) -> tuple[EngineClient, PoolingWork]:
-    context = context_of(request)
-    client = admit(client_of(request), body.model, context)
-    return client, PoolingWork(client, body, options_of(body, request.headers), context, "documents")
+    client = admit(client_of(request), body.model, context_of(request))
+    return client, work_of(client, body, request, prompt="documents")
 
 
 def listed(given: str | Sequence[str], param: str) -> list[str]:
@@ -84,14 +84,16 @@ def listed(given: str | Sequence[str], param: str) -> list[str]:
     return texts
 
 
-async def _scores(work: PoolingWork, prefix: str, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], Pooled]:
+async def _scores(
+    work: PoolingWork, body: PooledFields, prefix: str, pairs: Sequence[tuple[str, str]]
+) -> tuple[list[float], Pooled]:
     """Of a reranker what its head says of both texts together; of others the cosine of their embeddings."""
-    pooler, activates = work.client.model.pooler, work.body.use_activation
+    pooler, name = work.client.model.pooler, named_id(prefix, body.request_id)
     if pooler is None or "score" in pooler.tasks or "embed" not in pooler.tasks:
         prompts = [await work.pair(*pair) for pair in pairs]
-        pooled = await work.pool(prefix, prompts, PoolingParams(task="score", use_activation=activates))
+        pooled = await work.pool(name, prompts, PoolingParams(task="score", use_activation=body.use_activation))
         return [float(one[0]) for one in pooled.vectors], pooled
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-    pooled = await work.pool(prefix, texts, PoolingParams(use_activation=True))
+    pooled = await work.pool(name, texts, PoolingParams(use_activation=True))
     embedded = dict(zip(texts, pooled.vectors, strict=True))
     return [float(np.dot(embedded[first], embedded[second])) for first, second in pairs], pooled
