@@ -60,7 +60,7 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: GrpcCa
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
     form = form_of(_ways(request.structured_outputs))
     params = sampling_params(client, {**_fields(request), FIELD: form.params}, _NAMES)
-    limits = _present(request, _OPTIONS)
+    limits = present(request, _OPTIONS)
     options = options_of(call, limits)
     kind = request.WhichOneof("prompt")
     if kind is None:
@@ -99,9 +99,9 @@ def model_info_of(info: ModelInfo) -> pb.ModelInfo:
 
 def _fields(request: pb.GenerateRequest) -> dict[str, Any]:
     fields = {
-        **_present(request.sampling, _SAMPLING),
-        **_present(request.stopping, _STOPPING),
-        **_present(request.output, _OUTPUT),
+        **present(request.sampling, _SAMPLING),
+        **present(request.stopping, _STOPPING),
+        **present(request.output, _OUTPUT),
         "stop": listed(request.stopping.stop, MAX_STOP_STRINGS, "stopping.stop"),
         "stop_token_ids": listed(request.stopping.stop_token_ids, MAX_STOP_TOKEN_IDS, "stopping.stop_token_ids"),
         "logit_bias": dict(listed(request.sampling.logit_bias.items(), MAX_LOGIT_BIAS, "sampling.logit_bias")),
@@ -117,10 +117,10 @@ def _ways(given: pb.StructuredOutputs) -> list[Way]:
     if kind is None:
         return []
     value = listed(given.choice.texts, MAX_CHOICES, f"{FIELD}.choice") if kind == "choice" else getattr(given, kind)
-    return ways({FIELD: {**_present(given, OPTIONS), kind: value}})
+    return ways({FIELD: {**present(given, OPTIONS), kind: value}})
 
 
-def _present(message: Message, names: Iterable[str]) -> dict[str, Any]:
+def present(message: Message, names: Iterable[str]) -> dict[str, Any]:
     """The fields that are set; a plain bool counts as set, since its zero is its default."""
     descriptors = message.DESCRIPTOR.fields_by_name
     return {name: getattr(message, name) for name in names if not descriptors[name].has_presence or message.HasField(name)}

@@ -15,6 +15,7 @@ from jaxserve.errors import InvalidRequestError
 from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.jobs import events_of
 from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of, tokens_of
+from server.grpc.pooling import pool
 from server.proto import inference_pb2 as pb
 from server.requests import admit, served
 from server.streams import abort
@@ -37,6 +38,10 @@ class Inference:
                 made = partial(event_of, event, job.request_id, request.output)
                 long = isinstance(event, Started) and event.prompt_logprobs is not None
                 yield await client.run_long(made) if long else made()
+
+    async def pool(self, request: pb.PoolRequest, call: GrpcCall) -> pb.PoolResponse:
+        """A vector of each prompt."""
+        return await pool(admit(self._client, request.model, call.context), request, call)
 
     async def tokenize(self, request: pb.TokenizeRequest, call: GrpcCall) -> pb.TokenizeResponse:
         """Token ids of a prompt, as `generate` would take it."""
@@ -68,6 +73,7 @@ class Inference:
             SERVICE,
             {
                 "Generate": streaming(pb.GenerateRequest, self.generate),
+                "Pool": unary(pb.PoolRequest, self.pool),
                 "Tokenize": unary(pb.TokenizeRequest, self.tokenize),
                 "Detokenize": unary(pb.DetokenizeRequest, self.detokenize),
                 "Abort": unary(pb.AbortRequest, self.abort),

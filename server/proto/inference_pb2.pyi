@@ -284,6 +284,76 @@ class GenerateEvent(_message.Message):
     finished: Finished
     def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
+class TextPair(_message.Message):
+    __slots__ = ("first", "second")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    SECOND_FIELD_NUMBER: _ClassVar[int]
+    first: str
+    second: str
+    def __init__(self, first: _Optional[str] = ..., second: _Optional[str] = ...) -> None: ...
+
+class PoolInput(_message.Message):
+    __slots__ = ("text", "tokens", "pair")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    tokens: TokenIds
+    pair: TextPair
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., pair: _Optional[_Union[TextPair, _Mapping]] = ...) -> None: ...
+
+class PoolRequest(_message.Message):
+    __slots__ = ("request_id", "model", "inputs", "task", "pooling", "dimensions", "use_activation", "prompt_name", "truncate_prompt_tokens", "service_class", "cache_salt", "queue_timeout", "timeout")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    USE_ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: str
+    inputs: _containers.RepeatedCompositeFieldContainer[PoolInput]
+    task: str
+    pooling: str
+    dimensions: int
+    use_activation: bool
+    prompt_name: str
+    truncate_prompt_tokens: int
+    service_class: str
+    cache_salt: str
+    queue_timeout: float
+    timeout: float
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[PoolInput, _Mapping]]] = ..., task: _Optional[str] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., use_activation: bool = ..., prompt_name: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., service_class: _Optional[str] = ..., cache_salt: _Optional[str] = ..., queue_timeout: _Optional[float] = ..., timeout: _Optional[float] = ...) -> None: ...
+
+class Vector(_message.Message):
+    __slots__ = ("values", "rows")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    rows: int
+    def __init__(self, values: _Optional[_Iterable[float]] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class PoolResponse(_message.Message):
+    __slots__ = ("request_id", "model", "vectors", "labels", "usage")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: str
+    vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    usage: Usage
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., labels: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
+
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "text", "chat", "add_special_tokens", "return_token_bytes")
     MODEL_FIELD_NUMBER: _ClassVar[int]

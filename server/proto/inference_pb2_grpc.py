@@ -43,6 +43,11 @@ class InferenceStub(object):
                 request_serializer=server_dot_proto_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=server_dot_proto_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
+        self.Pool = channel.unary_unary(
+                '/jaxserve.v1.Inference/Pool',
+                request_serializer=server_dot_proto_dot_inference__pb2.PoolRequest.SerializeToString,
+                response_deserializer=server_dot_proto_dot_inference__pb2.PoolResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/jaxserve.v1.Inference/Tokenize',
                 request_serializer=server_dot_proto_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -74,6 +79,13 @@ class InferenceServicer(object):
 
     def Generate(self, request, context):
         """Runs one request: Started, Deltas, and one Finished for each of its sequences.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pool(self, request, context):
+        """A vector of each of several prompts: embeddings, or what the model's head makes of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +126,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=server_dot_proto_dot_inference__pb2.GenerateRequest.FromString,
                     response_serializer=server_dot_proto_dot_inference__pb2.GenerateEvent.SerializeToString,
+            ),
+            'Pool': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pool,
+                    request_deserializer=server_dot_proto_dot_inference__pb2.PoolRequest.FromString,
+                    response_serializer=server_dot_proto_dot_inference__pb2.PoolResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -167,6 +184,33 @@ class Inference(object):
             '/jaxserve.v1.Inference/Generate',
             server_dot_proto_dot_inference__pb2.GenerateRequest.SerializeToString,
             server_dot_proto_dot_inference__pb2.GenerateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jaxserve.v1.Inference/Pool',
+            server_dot_proto_dot_inference__pb2.PoolRequest.SerializeToString,
+            server_dot_proto_dot_inference__pb2.PoolResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import openai
 import pytest
 
+from server.proto import inference_pb2 as pb
+from server.proto.inference_pb2_grpc import InferenceStub
 from tests.golden.reading import DATA
 from tests.support.batches import wait
 from tests.support.hash_server import until
@@ -186,12 +189,16 @@ def test_keys_limits_and_usage_hold(http: httpx.Client, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def reranker(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def reranking(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     words = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["to", "te"]}
     flags = ("--model", str(POOLED / "qwen3-reranker"), "--hf-overrides", json.dumps(words), "--dtype", "float32")
-    for one in served(tmp_path_factory.mktemp("reranker"), *flags, "--max-num-seqs", "4", "--max-num-batched-tokens", "32"):
-        with httpx.Client(base_url=one.http, timeout=120) as http:
-            yield http
+    yield from served(tmp_path_factory.mktemp("reranker"), *flags, "--max-num-seqs", "4", "--max-num-batched-tokens", "32")
+
+
+@pytest.fixture(scope="module")
+def reranker(reranking: Process) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=reranking.http, timeout=120) as http:
+        yield http
 
 
 def test_a_reranker_scores_pairs_and_generates_nothing(reranker: httpx.Client) -> None:
@@ -222,3 +229,61 @@ def test_embeddings_come_from_batches(sdk: openai.OpenAI) -> None:
     rows = [json.loads(line) for line in sdk.files.content(batch.output_file_id or "").text.splitlines()]
     assert {row["custom_id"] for row in rows} == {"0", "1", "2"}
     assert all(len(row["response"]["body"]["data"][0]["embedding"]) == SIZE for row in rows)
+
+
+def pooled(server: Process, key: str = "acme", **fields: Any) -> pb.PoolResponse:
+    with grpc.insecure_channel(server.grpc) as channel:
+        metadata = [("authorization", f"Bearer {key}")]
+        response: pb.PoolResponse = InferenceStub(channel).Pool(pb.PoolRequest(**fields), timeout=120, metadata=metadata)
+        return response
+
+
+def texts(*given: str) -> list[pb.PoolInput]:
+    return [pb.PoolInput(text=text) for text in given]
+
+
+def test_grpc_gives_the_same_vectors(server: Process, http: httpx.Client) -> None:
+    wanted = [one["embedding"] for one in post(http, "/v1/embeddings", input=TEXTS)["data"]]
+    ids = post(http, "/tokenize", prompt=TEXTS[0])["tokens"]
+    reply = pooled(server, request_id="mine", inputs=[*texts(*TEXTS), pb.PoolInput(tokens=pb.TokenIds(ids=ids))])
+    for vector, embedding in zip(reply.vectors, [*wanted, wanted[0]], strict=True):
+        assert vector.rows == 1
+        np.testing.assert_allclose(vector.values, embedding, atol=2e-2)  # in bfloat16, in steps of other sizes
+    assert (reply.request_id, reply.model, list(reply.labels)) == ("mine", "pico", [])
+    assert reply.usage.prompt_tokens > 2 * len(ids)
+    (tokens,) = pooled(server, inputs=texts(TEXTS[0]), task="token_embed").vectors
+    assert (tokens.rows, len(tokens.values)) == (len(ids), len(ids) * SIZE)
+    (cut,) = pooled(server, inputs=texts("one two three four " * 200), truncate_prompt_tokens=5, use_activation=False).vectors
+    (same,) = pooled(server, inputs=texts("one two three four " * 4), truncate_prompt_tokens=5, use_activation=False).vectors
+    np.testing.assert_allclose(cut.values, same.values, atol=2e-2)
+
+
+def test_grpc_scores_pairs(reranking: Process) -> None:
+    golden = json.loads((POOLED / "qwen3-reranker" / "pooled.json").read_text())
+    inputs = [pb.PoolInput(pair=pb.TextPair(first=first, second=second)) for first, second in golden["pairs"]]
+    reply = pooled(reranking, inputs=inputs, task="score")
+    np.testing.assert_allclose([vector.values[0] for vector in reply.vectors], golden["scores"], atol=1e-4)
+    assert list(pooled(reranking, inputs=texts("a")).labels) == ["te"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({}, "INVALID_ARGUMENT", "inputs must not be empty"),
+        ({"inputs": texts(*["a"] * 1025)}, "INVALID_ARGUMENT", "inputs must be at most 1024 values"),
+        ({"inputs": [pb.PoolInput()]}, "INVALID_ARGUMENT", r"inputs\[0\] is empty: one of text, tokens and pair"),
+        ({"inputs": texts("a", "")}, "INVALID_ARGUMENT", r"inputs\[1\].text must not be empty"),
+        ({"inputs": texts("a"), "task": "sing"}, "INVALID_ARGUMENT", "task must be one of"),
+        ({"inputs": texts("a"), "task": "classify"}, "INVALID_ARGUMENT", "classify"),
+        ({"inputs": texts("a"), "dimensions": 8}, "INVALID_ARGUMENT", "dimensions"),
+        ({"inputs": texts("a"), "prompt_name": "query"}, "INVALID_ARGUMENT", "prompt_name"),
+        ({"inputs": texts("a " * 2000)}, "INVALID_ARGUMENT", "inputs"),
+        ({"inputs": texts("a"), "truncate_prompt_tokens": 0}, "INVALID_ARGUMENT", "truncate_prompt_tokens must be -1 or"),
+        ({"inputs": texts("a"), "model": "other"}, "NOT_FOUND", "'other' is not served here"),
+        ({"inputs": texts("a"), "key": "nobody"}, "UNAUTHENTICATED", "key"),
+    ],
+)
+def test_what_cannot_be_pooled_is_refused_over_grpc(server: Process, fields: dict[str, Any], code: str, words: str) -> None:
+    with pytest.raises(grpc.RpcError, match=words) as refused:
+        pooled(server, **fields)
+    assert refused.value.code().name == code
