@@ -23,16 +23,17 @@ class StreamProxy(TcpProxy):
         self._free = threading.Event()
         super().__init__(target)
 
-    def cut_after(self, size: int) -> None:
-        """Cut the next event stream after so many bytes."""
-        self._left, self._cut = size, True
-
     def hold_after(self, size: int) -> None:
-        """Hold the next event stream after so many bytes, until `let_go`."""
+        """Hold the next event stream after so many bytes, until `let_go` or `cut`."""
         self._free.clear()
         self._left, self._cut = size, False
 
     def let_go(self) -> None:
+        self._free.set()
+
+    def cut(self) -> None:
+        """Break the connection of what is held."""
+        self._cut = True
         self._free.set()
 
     def close(self) -> None:
@@ -55,7 +56,7 @@ class StreamProxy(TcpProxy):
                         left, self._left = self._left, None
                     if left is not None and len(piece) >= left:
                         client.sendall(piece[:left])
-                        if self._cut or not self._freed(client):
+                        if not self._freed(client) or self._cut:
                             return
                         piece, left = piece[left:], None
                     client.sendall(piece)
