@@ -3,9 +3,10 @@
     python -m benchmarks.likelihood [--documents 64] [--rounds 5]
 
 The model is the one of 150M parameters, with dummy weights; each document has four choices. `letters` have one token each behind
-a context of 400, as MMLU asks with examples; `sentences` have 20 behind 80, as HellaSwag; `words` have 4 behind 30, as ARC. Both
-ways have the pairs in the order of their documents, an empty prefix cache at each round, and turns in one process.
-`against_requests` is the median of the rounds' quotients. Writes benchmarks/results/likelihood.json.
+a context of 400, as MMLU asks with examples, and are the likeliest ones, as letters are to a model that knows what it is asked;
+`sentences` have 20 behind 80, as HellaSwag; `words` have 4 behind 30, as ARC. Both ways have the pairs in the order of their
+documents, an empty prefix cache at each round, and turns in one process. `against_requests` is the median of the rounds'
+quotients. Writes benchmarks/results/likelihood.json.
 """
 
 from __future__ import annotations
@@ -39,6 +40,17 @@ def draw(rng: np.random.Generator, documents: int, context: int, continuation: i
     return found
 
 
+def likeliest(llm: LLM, pairs: Pairs) -> Pairs:
+    """The same contexts, each with continuations of the tokens that are likeliest behind it."""
+    contexts: list[Any] = [{"prompt_token_ids": context} for context, _ in pairs[::CHOICES]]
+    outputs = llm.generate(contexts, SamplingParams(max_tokens=1, logprobs=CHOICES, temperature=0.0), use_tqdm=False)
+    found: Pairs = []
+    for output in outputs:
+        assert output.outputs[0].logprobs is not None
+        found += [(output.prompt_token_ids, [token]) for token in list(output.outputs[0].logprobs[0])[:CHOICES]]
+    return found
+
+
 def requests(llm: LLM, pairs: Pairs) -> list[float]:
     """A request a pair."""
     prompts: list[Any] = [{"prompt_token_ids": context + continuation} for context, continuation in pairs]
@@ -60,6 +72,7 @@ def measure(llm: LLM, name: str, given: argparse.Namespace) -> dict[str, Any]:
     rng, rounds = np.random.default_rng(0), []
     for number in range(given.rounds + 1):
         pairs = draw(rng, given.documents, *SHAPES[name])
+        pairs = likeliest(llm, pairs) if name == "letters" else pairs
         speeds, values = {}, []
         for way in [requests, likelihoods][:: 1 if number % 2 else -1]:
             llm.reset_prefix_cache()
