@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -217,6 +217,16 @@ class AdapterStore:
         """Done, whatever comes of it, when the adapter with a key has been read; None if it is in memory."""
         with self._lock:
             return None if key in self._held or key in self._given else self._bring(key)
+
+    def wait(self, timeout: float) -> None:
+        """Until one of the adapters that are being read is there, but `timeout` seconds at most; at once if there are none.
+
+        Who looks again and again instead takes from the readers what they need most, the interpreter's lock.
+        """
+        with self._lock:
+            coming = list(self._coming.values())
+        if coming:
+            wait(coming, timeout, FIRST_COMPLETED)
 
     def _bring(self, key: str) -> Future[None]:
         if key not in self._coming:

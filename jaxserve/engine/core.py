@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of 
     from jaxserve.record.crash import CrashDumper
 
 
+ADAPTER_SECONDS = 0.02  # to wait for one before those who wait beside it are looked after again
 RECENT = 1 / 16  # weight of the newest step in the average
 
 
@@ -276,6 +277,8 @@ class EngineCore:
             self._choose(*self._in_flight[:2])
         if self.pause.waits and self.is_drained:
             self.pause.drained()
+        if submitted is None and self._in_flight is None and self.adapters is not None:
+            self.adapters.store.wait(ADAPTER_SECONDS)
         if not turn.collected_first:
             turn.applied = clock.now()
             turn.waited = turn.waited or turn.applied

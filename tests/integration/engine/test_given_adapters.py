@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,30 @@ def test_arrays_are_what_their_directory_is(llm: LLM) -> None:
     assert llm.weight_version is None
     after = ask(llm, "", expected("stable")[0]["prompt"])
     assert (said(after), logprobs(after)) == (said(before), logprobs(before))
+
+
+def test_who_waits_for_one_leaves_the_reader_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that looks again and again has the interpreter while the reader wants it: a second for what takes milliseconds."""
+    for name in NAMES:
+        llm.load_lora_adapter(name, ADAPTERS / BASE / name)
+    store = llm._adapters.store
+    read, wait, waits, coming = store._read_directory, store.wait, threading.Event(), list[int]()
+
+    def reading(directory: Path) -> Any:
+        assert waits.wait(60)
+        return read(directory)
+
+    def waiting(timeout: float) -> None:
+        coming.append(len(store._coming))
+        waits.set()
+        wait(timeout)
+
+    monkeypatch.setattr(store, "_read_directory", reading)
+    monkeypatch.setattr(store, "wait", waiting)
+    fetches = store.num_fetches
+    assert all(serves(llm, name, name) for name in NAMES)
+    assert store.num_fetches > fetches, "more than memory has places for"
+    assert coming[0] == 1
 
 
 def test_one_that_is_replaced_finishes_what_it_began(llm: LLM) -> None:
