@@ -28,6 +28,23 @@ def test_against_numpy(count):
     np.testing.assert_allclose(top, np.take_along_axis(want, order, axis=1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [300, 2000, 5003, 32_000])
+@pytest.mark.parametrize("count", [1, 7, 20])
+def test_the_likeliest_of_many(size, count):
+    """Wherever they are: many in one block, one in each, at its ends, and tied ones in their order."""
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((5, size)).astype(np.float32)
+    logits[0] = np.round(logits[0]) + 0.0
+    logits[1] = 7.0
+    logits[2] = np.arange(size)
+    logits[3] = -np.arange(size)
+    logits[4, rng.choice(size, 30, replace=False)] = np.round(rng.standard_normal(30)) + 9.0
+    values, ids = jax.jit(Vocabulary(size).top, static_argnums=1)(jnp.asarray(logits), count)
+    order = np.argsort(-logits, axis=1, kind="stable")[:, :count]
+    np.testing.assert_array_equal(ids, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(logits, order, axis=1))
+
+
 def test_huge_logits():
     logits = jnp.asarray([[3e38, -3e38, 0.0]])
     chosen, rank, _, top = token_logprobs(logits, jnp.asarray([0], jnp.int32), 2, Vocabulary(3))
