@@ -79,16 +79,18 @@ def make_engine(model: Path, rows: int, **more: Any) -> LLM:
 
 def write_adapter(folder: Path, rank: int, seed: int, config: Mapping[str, Any] = CONFIG, *, experts: bool = False) -> Path:
     """As PEFT saves one, in bfloat16, of all projections; of routed experts' too if it is told so."""
-    rng, tensors = np.random.default_rng(seed), {}
+    rng, tensors, modules = np.random.default_rng(seed), {}, set[str]()
     for rule in lora_rules(decoder_config(config), experts=experts).values():
         for source in rule.sources:
             name, (outputs, inputs) = f"base_model.model.{source.name.removesuffix('.weight')}", source.shape
+            modules.add(name.rpartition(".")[2])
             for part, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
                 numbers = rng.standard_normal(shape, np.float32) * 0.02
                 tensors[f"{name}.{part}.weight"] = numbers.astype(ml_dtypes.bfloat16)
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none"}))
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none", "target_modules": sorted(modules)}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
     return folder
 
 

@@ -87,7 +87,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as opened:
         folder = Path(scratch)
         models = write_models(folder)
-        engines = [begun(recipe, folder, opened) for recipe in (jaxserve(models, rows), vllm(models, given.vllm_python, sizes))]
+        queue = ["--max-waiting", str(given.prompts * given.samples)]  # vLLM's has no end
+        recipes = jaxserve(models, [*rows, *queue]), vllm(models, given.vllm_python, sizes)
+        engines = [begun(recipe, folder, opened) for recipe in recipes]
         report["rounds"] = measure(engines, given)
     quotients = [found["jaxserve"]["tokens_per_s"] / found["vllm"]["tokens_per_s"] for found in report["rounds"]]
     report["against_vllm"] = machine.median(quotients)
