@@ -76,7 +76,7 @@ def test_a_burst_is_shown_as_the_metrics_have_it(page: Page, pico: Process) -> N
     expect(page.locator(".badge")).to_have_text("live")
     before = metrics(pico)["generation_tokens_total"]
     shown = number(figure(page, "generated").text_content())  # also what nobody was left to read: others use this server
-    threads = burst(pico, 40, 400)  # for some seconds: the page has four looks a second
+    threads = burst(pico, 24, 450)  # for some seconds: the page has four looks a second
     expect(figure(page, "running")).to_have_text("8", timeout=PATIENCE_MS)  # --max-num-seqs
     expect(page.get_by_role("region", name="Who waits")).to_contain_text("acme")
     expect(page.locator(".requests tbody")).to_contain_text("decode")
@@ -137,7 +137,7 @@ def test_all_of_it_with_the_keyboard(page: Page, pico: Process) -> None:
     focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
 
     def tab_to(what: Callable[[str], bool]) -> None:
-        for _ in range(60):
+        for _ in range(200):  # every request that was seen is a stop
             page.keyboard.press("Tab")
             if what(page.evaluate(focused) or ""):
                 return
