@@ -65,15 +65,15 @@ uint16_t ToBfloat16(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
 }
 
-void Finish(const Results& results, const Item& item, const Softmax& softmax) {
+void Finish(const Shared& shared, const Item& item, const Softmax& softmax) {
   const Queries& queries = item.queries;
   const int64_t stride = Padded(queries.value_dim);
   for (int64_t row = 0; row < Rows(queries); ++row) {
-    const int64_t head = row / queries.group * results.heads + row % queries.group;
+    const int64_t head = row / queries.group * shared.heads + row % queries.group;
     const float* values = softmax.values + row * stride;
     const float share = 1.0f / softmax.total[row];  // a token sees itself
-    char* out = item.out + head * queries.value_dim * results.size;
-    if (results.size == 2) {
+    char* out = item.out + head * queries.value_dim * shared.size;
+    if (shared.size == 2) {
       auto* to = reinterpret_cast<uint16_t*>(out);
       for (int64_t i = 0; i < queries.value_dim; ++i) to[i] = ToBfloat16(values[i] * share);
     } else {
@@ -83,25 +83,25 @@ void Finish(const Results& results, const Item& item, const Softmax& softmax) {
   }
 }
 
-void AttendToRange(const Results& results, const Queries& queries, int64_t range, float* scratch, const State& state) {
+void AttendToRange(const Shared& shared, const Queries& queries, int64_t range, float* scratch, const State& state) {
   const int64_t first = range * kRange, last = std::min(first + kRange, End(queries, queries.tokens - 1));
-  results.attend(queries, first, last, state.softmax(), scratch);
+  shared.attend(queries, first, last, state.softmax(), scratch);
 }
 
-void ComputeItem(const Results& results, const Item& item) {
+void ComputeItem(const Shared& shared, const Item& item) {
   const Queries& queries = item.queries;
   const std::unique_ptr<float[]> scratch(new float[ScratchFloats(queries)]);
   State all(Rows(queries), queries.value_dim), part(Rows(queries), queries.value_dim);
   all.Begin(item);
   for (int64_t range = FirstRange(queries); range < LastRange(queries); ++range) {
-    AttendToRange(results, queries, range, scratch.get(), part);
+    AttendToRange(shared, queries, range, scratch.get(), part);
     all.Add(part);
   }
-  Finish(results, item, all.softmax());
+  Finish(shared, item, all.softmax());
 }
 
 // The same, number for number, with every range of keys a piece of work.
-void ComputeInRanges(ffi::ThreadPool& pool, const Results& results, const std::vector<Item>& items) {
+void ComputeInRanges(ffi::ThreadPool& pool, const Shared& shared, const std::vector<Item>& items) {
   struct Piece {
     const Item* item;
     int64_t range;
@@ -118,14 +118,14 @@ void ComputeInRanges(ffi::ThreadPool& pool, const Results& results, const std::v
   RunItems(pool, pieces.size(), [&](int64_t piece) {
     const Queries& queries = pieces[piece].item->queries;
     const std::unique_ptr<float[]> scratch(new float[ScratchFloats(queries)]);
-    AttendToRange(results, queries, pieces[piece].range, scratch.get(), parts[piece]);
+    AttendToRange(shared, queries, pieces[piece].range, scratch.get(), parts[piece]);
   });
   size_t piece = 0;
   for (const Item& item : items) {
     State all(Rows(item.queries), item.queries.value_dim);
     all.Begin(item);
     for (; piece < pieces.size() && pieces[piece].item == &item; ++piece) all.Add(parts[piece]);
-    Finish(results, item, all.softmax());
+    Finish(shared, item, all.softmax());
   }
 }
 
@@ -142,7 +142,7 @@ const Kernels& Choose(std::string_view instruction_set) {
   return kPortable;
 }
 
-void Compute(ffi::ThreadPool& pool, const Results& results, const std::vector<Item>& items) {
+void Compute(ffi::ThreadPool& pool, const Shared& shared, const std::vector<Item>& items) {
   int64_t ranges = 0, products = 0;
   for (const Item& item : items) {
     const Queries& queries = item.queries;
@@ -151,11 +151,11 @@ void Compute(ffi::ThreadPool& pool, const Results& results, const std::vector<It
   }
   const int64_t count = items.size();
   if (products < kSmall) {
-    for (const Item& item : items) ComputeItem(results, item);
+    for (const Item& item : items) ComputeItem(shared, item);
   } else if (count < kItems * pool.num_threads() && ranges > count) {
-    ComputeInRanges(pool, results, items);
+    ComputeInRanges(pool, shared, items);
   } else {
-    RunItems(pool, count, [&](int64_t item) { ComputeItem(results, items[item]); });
+    RunItems(pool, count, [&](int64_t item) { ComputeItem(shared, items[item]); });
   }
 }
 

@@ -17,8 +17,8 @@ struct Item {
   char* out;           // of the first token and head
 };
 
-// What all items of a call share.
-struct Results {
+// What all items share.
+struct Shared {
   Attend attend;
   int64_t heads, size;  // of a token; bytes of a number
 };
@@ -29,6 +29,6 @@ int64_t MostTokens(int64_t group);
 // The kernels for a CPU: the best ones, or those of an instruction set that it has.
 const Kernels& Choose(std::string_view instruction_set);
 
-void Compute(xla::ffi::ThreadPool& pool, const Results& results, const std::vector<Item>& items);
+void Compute(xla::ffi::ThreadPool& pool, const Shared& shared, const std::vector<Item>& items);
 
 }  // namespace jaxserve::attention
