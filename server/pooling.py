@@ -13,7 +13,8 @@ import numpy.typing as npt
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Finished
 from jaxserve.errors import InvalidRequestError
-from jaxserve.pooling.params import PoolingParams
+from jaxserve.pooling.params import PoolingParams, PoolingTask
+from jaxserve.pooling.pooler import Pooler
 from jaxserve.pooling.truncation import truncated
 from jaxserve.types import Prompt, RequestOptions
 from server.context import RequestContext
@@ -23,6 +24,11 @@ from server.tally import Tally
 from server.tokenizing import WHOLE_CONTEXT
 
 Floats = npt.NDArray[np.float32]
+
+
+def default_task(pooler: Pooler | None) -> PoolingTask:
+    """What is asked for where nobody says."""
+    return "embed" if pooler is None or "embed" in pooler.tasks else "classify"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,12 @@ class GrpcCall:
         await self._context.abort(status.code, status.details, metadata)
 
 
+def check_request_id(name: str) -> None:
+    """Raise InvalidRequestError for a request's name that cannot be one; none is one that the server makes."""
+    if name and not is_request_id(name):
+        raise InvalidRequestError(f"request_id must be at most {_LONGEST_ID} printable ASCII characters", param="request_id")
+
+
 def is_request_id(name: str) -> bool:
     """Whether a client may call a request so: it goes into headers and logs."""
     return 0 < len(name) <= _LONGEST_ID and name.isascii() and name.isprintable()

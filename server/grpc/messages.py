@@ -21,7 +21,7 @@ from jaxserve.sampling.params import (
 )
 from jaxserve.sampling.structured import FIELD, MAX_CHOICES
 from jaxserve.types import ChatMessage, FinishReason, Prompt
-from server.grpc.calls import GrpcCall, is_request_id
+from server.grpc.calls import GrpcCall, check_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.proto import inference_pb2 as pb
 from server.requests import (
@@ -56,8 +56,7 @@ _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FI
 
 async def job_of(client: EngineClient, request: pb.GenerateRequest, call: GrpcCall) -> RequestJob:
     """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
-    if request.request_id and not is_request_id(request.request_id):
-        raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
+    check_request_id(request.request_id)
     form = form_of(_ways(request.structured_outputs))
     params = sampling_params(client, {**_fields(request), FIELD: form.params}, _NAMES)
     limits = present(request, _OPTIONS)

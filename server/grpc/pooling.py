@@ -9,10 +9,10 @@ import numpy as np
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from jaxserve.pooling.params import PoolingParams
-from server.grpc.calls import GrpcCall, is_request_id
+from server.grpc.calls import GrpcCall, check_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.grpc.messages import present
-from server.pooling import Floats, Pooled, PoolingWork
+from server.pooling import Floats, Pooled, PoolingWork, default_task
 from server.proto import inference_pb2 as pb
 from server.requests import MAX_PROMPTS, TextOrIds, check_not_empty, listed, new_id
 
@@ -22,12 +22,11 @@ _OPTIONS = ("service_class", "cache_salt", "queue_timeout", "timeout")
 
 async def pool(client: EngineClient, request: pb.PoolRequest, call: GrpcCall) -> pb.PoolResponse:
     """Raises InvalidRequestError naming the proto's field, or what the request failed with; cancelling aborts it."""
-    if request.request_id and not is_request_id(request.request_id):
-        raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
+    check_request_id(request.request_id)
     inputs = listed(request.inputs, MAX_PROMPTS, "inputs")
     check_not_empty(inputs, "inputs")
     pooler, given = client.model.pooler, present(request, _PARAMS)
-    params = PoolingParams(**{"task": "embed" if pooler is None or "embed" in pooler.tasks else "classify", **given})
+    params = PoolingParams(**{"task": default_task(pooler), **given})
     limits = present(request, _OPTIONS)
     options = options_of(call, limits)
     names = {"tenant": TENANT_METADATA, "prompt": "inputs", **limit_names(options, limits, "timeout")}

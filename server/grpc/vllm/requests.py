@@ -9,7 +9,7 @@ from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
 from jaxserve.sampling.structured import MAX_CHOICES
 from jaxserve.types import Prompt
-from server.grpc.calls import GrpcCall, is_request_id
+from server.grpc.calls import GrpcCall, check_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.grpc.messages import prompt_ids
 from server.proto import vllm_engine_pb2 as pb
@@ -39,8 +39,7 @@ _NAMES = {
 async def job_of(client: EngineClient, request: pb.GenerateRequest, call: GrpcCall) -> RequestJob:
     """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
     _refuse(request)
-    if request.request_id and not is_request_id(request.request_id):
-        raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
+    check_request_id(request.request_id)
     given = request.sampling_params
     form = _form(given)
     params = sampling_params(client, {**_fields(given), "structured_outputs": form.params}, _NAMES)

@@ -14,14 +14,14 @@ from jaxserve.types import RequestOptions
 from server.context import RequestContext
 from server.http import examples
 from server.http.disconnect import until_gone
-from server.http.headers import TENANT_HEADER, client_of, context_of
+from server.http.headers import client_of, context_of
 from server.http.openapi import GENERATING, answer, failures
 from server.http.pooling.protocol import ClassifyRequest, EmbeddingRequest, EncodingFormat, PoolingRequest
 from server.http.pooling.replies import ClassData, ClassifyReply, EmbeddingReply, PoolingReply
-from server.http.pooling.work import head, json_answer, usage, work_of
+from server.http.pooling.work import head, json_answer, usage, work_for, work_of
 from server.http.prompts import prompts_in
 from server.http.strict_json import StrictJsonRoute
-from server.pooling import Floats, Pooled, PoolingWork
+from server.pooling import Floats, Pooled, PoolingWork, default_task
 from server.requests import TextOrIds, admit, named_id
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["pooling"])
@@ -42,7 +42,7 @@ async def embedding_reply(
     """What the endpoint answers to a body. Raises JaxserveError; cancelling aborts."""
     client = admit(client, body.model, context)
     params = PoolingParams(dimensions=body.dimensions, use_activation=body.use_activation)
-    work = PoolingWork(client, options, context, {"tenant": TENANT_HEADER, "prompt": "input"}, body.truncate_prompt_tokens)
+    work = work_for(client, body, options, context)
     pooled = await work.pool(named_id("embd-", body.request_id), _prompts(client, body), params)
     return _embedding_reply(client, pooled, body.encoding_format)
 
@@ -51,8 +51,7 @@ async def embedding_reply(
 async def pooling(body: PoolingRequest, request: Request) -> Response:
     """What is pooled of one text or of several: an embedding, every token's, or outputs of the model's head."""
     client, work = _work(body, request)
-    pooler = client.model.pooler
-    task = body.task or ("embed" if pooler is None or "embed" in pooler.tasks else "classify")
+    task = body.task or default_task(client.model.pooler)
     params = PoolingParams(task=task, pooling=body.pooling, dimensions=body.dimensions, use_activation=body.use_activation)
     pooled = await until_gone(request.receive, work.pool(named_id("pool-", body.request_id), _prompts(client, body), params))
 

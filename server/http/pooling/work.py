@@ -10,6 +10,8 @@ import msgspec
 from fastapi import Request, Response
 
 from jaxserve.engine.client import EngineClient
+from jaxserve.types import RequestOptions
+from server.context import RequestContext
 from server.http.headers import TENANT_HEADER, context_of, options_of
 from server.http.pooling.protocol import PooledFields
 from server.http.pooling.replies import PooledUsage
@@ -20,14 +22,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def work_of(client: EngineClient, body: PooledFields, request: Request, **names: str) -> PoolingWork:
-    """The work that a body asks for; `names` are its fields whose names are not the engine's."""
-    return PoolingWork(
-        client,
-        options_of(body, request.headers),
-        context_of(request),
-        {"tenant": TENANT_HEADER, "prompt": "input", **names},
-        body.truncate_prompt_tokens,
-    )
+    """The work that a request asks for; `names` are fields of its body whose names are not the engine's."""
+    return work_for(client, body, options_of(body, request.headers), context_of(request), **names)
+
+
+def work_for(
+    client: EngineClient, body: PooledFields, options: RequestOptions, context: RequestContext, **names: str
+) -> PoolingWork:
+    """The same for a body that came otherwise than in a request of its own."""
+    told = {"tenant": TENANT_HEADER, "prompt": "input", **names}
+    return PoolingWork(client, options, context, told, body.truncate_prompt_tokens)
 
 
 def head(client: EngineClient, pooled: Pooled) -> dict[str, Any]:
