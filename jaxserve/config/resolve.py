@@ -185,15 +185,13 @@ def _check_uncached(config: EngineConfig) -> None:
         "attention_kernel": config.kernels.attention_kernel != AUTO,
         "kv_write_kernel": config.kernels.kv_write_kernel != AUTO,
         "kv_cache_dtype": config.cache.kv_cache_dtype != "auto",
+        "kv_cache_memory_gib": config.cache.kv_cache_memory_gib is not None,
         "kv_events_config": config.cache.kv_events_config is not None,
         "warm_prompts": config.cache.warm_prompts is not None,
     }
     for name, needs_cache in asked.items():
         if needs_cache:
-            raise ConfigError(
-                f"{name} needs a KV cache, and this model has none: its tokens see those behind them",
-                param=name,
-            )
+            raise ConfigError(f"{name} needs a KV cache, and this model has none: its tokens see those behind them", param=name)
 
 
 def _scheduler(asked: SchedulerConfig, model: ModelFacts, devices: DeviceFacts) -> SchedulerConfig:

@@ -263,6 +263,7 @@ def test_crash_dumps_go_to_the_users_cache_unless_told_otherwise(monkeypatch, tm
         ("attention_kernel", {"kernels": KernelConfig(attention_kernel="xla")}),
         ("kv_write_kernel", {"kernels": KernelConfig(kv_write_kernel="xla")}),
         ("kv_cache_dtype", {"cache": {"kv_cache_dtype": "fp8"}}),
+        ("kv_cache_memory_gib", {"cache": {"kv_cache_memory_gib": 1.0}}),
         ("warm_prompts", {"cache": {"warm_prompts": "prompts.jsonl"}}),
     ],
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
+from jaxserve.engine.poolers import with_separator
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.models.sentence_transformers import read_sentence_transformer, with_modules
+from jaxserve.planner.hf import shape_from_hf
 from tests.golden.reading import DATA
 
 POOLED = DATA.parent / "pooled"
@@ -71,3 +74,17 @@ def test_parameters_are_counted(name: str, unused: tuple[str, ...]) -> None:
     files = [load_file(path) for path in (POOLED / name).rglob("*.safetensors")]
     tensors = [tensor for file in files for name, tensor in file.items() if not name.startswith(unused or "-")]
     assert config.num_parameters == sum(tensor.size for tensor in tensors)
+
+
+def test_nothing_is_told_apart_where_nothing_stands_between() -> None:
+    """Of a tokenizer that puts nothing around a text, no token is behind the first of two."""
+    config, silent = described("bert-mean"), SimpleNamespace(encode=lambda text: [])
+    assert with_separator(config, silent) == config  # type: ignore[arg-type]
+    ends = SimpleNamespace(encode=lambda text: [1, 2])
+    assert with_separator(config, ends).encoder.separator == 2  # type: ignore[arg-type,union-attr]
+
+
+def test_plans_are_of_models_with_a_cache() -> None:
+    hf = read_hf_config(POOLED / "gemma3-both-ways")
+    with pytest.raises(UnsupportedModelError, match="has no KV cache to plan"):
+        shape_from_hf(hf, "gemma3-both-ways")
