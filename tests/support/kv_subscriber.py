@@ -84,15 +84,23 @@ class Subscriber:
 
         What is told before the connection is there never comes: after a while it is asked for, too.
         """
+        for _ in range(PATIENCE_MS // CONNECTING_MS):
+            if self._take_live(last):
+                return
+            self.catch_up()
+        raise AssertionError(f"batch {self.last + 1} did not come")
+
+    def _take_live(self, last: int) -> bool:
+        """Take what comes up to a batch; false if nothing comes for a while before."""
         while self.last < last:
             if not self._live.poll(CONNECTING_MS):
-                self.catch_up()
-                continue
+                return False
             topic, number, payload = self._live.recv_multipart()
             assert topic == self._topic
             if int.from_bytes(number, "big") > self.last + 1:
                 self.catch_up()
             self.take(number, payload)
+        return True
 
     def catch_up(self) -> None:
         """Ask for all that there is after the latest batch."""

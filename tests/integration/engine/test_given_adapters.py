@@ -120,7 +120,7 @@ def test_who_waits_for_one_leaves_the_reader_alone(llm: LLM, monkeypatch: pytest
     fetches = store.num_fetches
     assert all(serves(llm, name, name) for name in NAMES)
     assert store.num_fetches > fetches, "more than memory has places for"
-    assert coming[0] == 1
+    assert 1 in coming
 
 
 def test_one_that_is_replaced_finishes_what_it_began(llm: LLM) -> None:
