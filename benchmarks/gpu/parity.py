@@ -1,16 +1,23 @@
-"""The parity gate on the device: the checks of `python -m jaxserve.verify kernels`, several at a time."""
+"""The parity gate on the device: the checks of `python -m jaxserve.verify kernels`, a process for each kernel.
+
+A kernel that crashes takes its process's GPU with it, and that alone; and lowering, which is Python's work, does not queue.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
-
-import jax
 
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.tasks import Figure, Task
@@ -26,7 +33,9 @@ TP8 = tuple(
     for size in (16, 64)
 )
 """What a GPU of eight has of Llama-3-70B."""
-MOST_THREADS = 8  # each compiles; kernels are interpreted one at a time
+THREADS = 3  # of a process: each compiles
+SECONDS = 85.0  # of a process
+OUTPUT = 800  # characters of a process that failed
 ATTENTION = "ragged_paged_attention"
 WRONG = ("FAIL", "ERROR")
 
@@ -42,35 +51,69 @@ def more_tasks(sizes: Sizes) -> Iterator[Task]:
 
 
 def xla_tasks(sizes: Sizes) -> Iterator[Task]:
-    """The same of XLA, which CPUs check too: apart, since a kernel that crashes takes its process's GPU with it."""
+    """The same of XLA, which CPUs check too."""
     yield from _tasks(sizes, sizes.dtypes + sizes.more_dtypes, lambda name: name == "xla")
 
 
 def _tasks(sizes: Sizes, dtypes: Sequence[str], wanted: Callable[[str], bool]) -> Iterator[Task]:
-    """Attention first."""
-    target = Target.of(jax.devices()[0])
-    pairs = [(operation, entry) for operation in OPERATIONS for entry in _entries(operation, target, sizes)]
-    chosen = sorted((pair for pair in pairs if wanted(pair[1].name)), key=lambda pair: pair[0].name == "kv_write")
-    for dtype in dtypes:
-        for operation, entry in (pair for pair in chosen if dtype in pair[0].dtypes):
-            labels = {"operation": operation.name, "implementation": entry.name, "dtype": dtype}
-            known = (*TP8, *operation.cases) if operation.name == ATTENTION else operation.cases
-            cases = [case for case in known if case.tiny or not entry.interpreted][: sizes.parity_cases]
-            yield Task(labels, partial(_check, operation.check, cases, dtype, entry, target))
+    """Attention first. This process never starts jax: the GPU's memory is its children's."""
+    pairs = [(operation, entry) for operation in OPERATIONS for entry in _entries(operation, sizes) if wanted(entry.name)]
+    pairs.sort(key=lambda pair: pair[0].name != ATTENTION)
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        found = [
+            pool.submit(_run, sizes, operation.name, entry.name, [one for one in dtypes if one in operation.dtypes])
+            for operation, entry in pairs
+        ]
+        for dtype in dtypes:
+            for (operation, entry), figures in zip(pairs, found, strict=True):
+                if dtype in operation.dtypes:
+                    labels = {"operation": operation.name, "implementation": entry.name, "dtype": dtype}
+                    yield Task(labels, partial(_of, figures, dtype))
 
 
-def _entries(operation: Operation, target: Target, sizes: Sizes) -> list[Implementation[Any, Any]]:
+def _entries(operation: Operation, sizes: Sizes) -> list[Implementation[Any, Any]]:
+    """Those of the platform: a GPU's kernels are known by what an H100 says of them."""
+    target = Target("gpu", (9, 0)) if sizes.platform == "gpu" else Target("cpu")
     here = [entry for entry in operation.implementations if entry.runs_on(target) is None]
     return [entry for entry in here if sizes.parity_interpret or not entry.interpreted]
 
 
-def _check(
-    check: Callable[..., Result], cases: Sequence[Any], dtype: str, entry: Implementation[Any, Any], target: Target
-) -> Figure:
-    """The worst of the cases, and every one that is wrong."""
-    threads = 1 if entry.interpreted else min(MOST_THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads) as pool:
-        results = list(pool.map(lambda case: check(case, dtype, entry.name, target), cases))
+def _run(sizes: Sizes, operation: str, implementation: str, dtypes: Sequence[str]) -> tuple[dict[str, Figure], str]:
+    """The figures of a process by dtype, and how it ended."""
+    command = [sys.executable, "-m", "benchmarks.gpu.parity", operation, implementation, "--platform", sizes.platform]
+    command += ["--cases", str(sizes.parity_cases or 0), "--dtypes", *dtypes]
+    with tempfile.TemporaryDirectory() as scratch:
+        into, errors = Path(scratch) / "figures", Path(scratch) / "stderr"
+        with into.open("w") as stdout, errors.open("w") as stderr:
+            # Memory taken at once would leave the other processes none.
+            environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+            process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+            try:
+                outcome = f"its process ended with code {process.wait(timeout=SECONDS)}"
+            except subprocess.TimeoutExpired:
+                outcome = f"it hung, or took more than {SECONDS:.0f} s, and was ended"
+            finally:
+                process.kill()
+                process.wait()
+        events = [json.loads(line) for line in into.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+        return {event["dtype"]: event["figure"] for event in events}, f"{outcome}: {errors.read_text(errors='replace')[-OUTPUT:]}"
+
+
+def _of(found: Future[tuple[dict[str, Figure], str]], dtype: str) -> Figure:
+    figures, outcome = found.result()
+    if dtype not in figures:
+        raise RuntimeError(outcome)
+    return figures[dtype]
+
+
+def check(operation: Operation, implementation: str, most: int | None, dtype: str, target: Target) -> Figure:
+    """The worst of the cases (the first `most`), and every one that is wrong."""
+    entry = next(entry for entry in operation.implementations if entry.name == implementation)
+    known = (*TP8, *operation.cases) if operation.name == ATTENTION else operation.cases
+    cases = [case for case in known if case.tiny or not entry.interpreted][:most]
+    # Kernels are interpreted one at a time.
+    with ThreadPoolExecutor(1 if entry.interpreted else min(THREADS, os.cpu_count() or 1)) as pool:
+        results: list[Result] = list(pool.map(lambda case: operation.check(case, dtype, entry.name, target), cases))
     ran = [result for result in results if result.verdict in ("pass", "FAIL")]
     return {
         "cases": len(results),
@@ -81,3 +124,30 @@ def _check(
         "wrong": [asdict(result) for result in results if result.verdict in WRONG],
         "unsupported": sorted({result.reason for result in results if result.verdict == "unsupported"}),
     }
+
+
+def main() -> None:
+    """Check one implementation and print a JSON object for each dtype."""
+    import jax  # noqa: PLC0415 - the section itself must not start it
+
+    from jaxserve.executor.platform import choose_platform  # noqa: PLC0415
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("operation")
+    parser.add_argument("implementation")
+    parser.add_argument("--platform", choices=("cpu", "gpu"), required=True)
+    parser.add_argument("--cases", type=int, required=True, help="of each, at most; 0 for all")
+    parser.add_argument("--dtypes", nargs="+", required=True)
+    arguments = parser.parse_args()
+    if arguments.platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    choose_platform()
+    operation = next(operation for operation in OPERATIONS if operation.name == arguments.operation)
+    target = Target.of(jax.devices()[0])
+    for dtype in arguments.dtypes:
+        figure = check(operation, arguments.implementation, arguments.cases or None, dtype, target)
+        print(json.dumps({"dtype": dtype, "figure": figure}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -58,6 +58,7 @@ SECTIONS: Mapping[str, Entry] = MappingProxyType(
         "saved": Entry("saved", 40, "that engine from programs that its section has saved", after="engine"),
         "autotune": Entry("autotune", 45, "what measuring kernels costs and gains, on a few layers"),
         "autotune_taken": Entry("autotune", 25, "its results, taken by another process", "taken_tasks", after="autotune"),
+        "families": _more("families", 110, "golden checkpoints of every family against transformers' tokens", "tasks"),
         "more_autotune": _more("autotune", 120, "what measuring kernels costs and gains, on the whole model"),
         "more_engine": _more("serving", 160, "the same with fewer and with more rows"),
         "more_decode": _more("decode", 90, "decode attention by rows and context"),

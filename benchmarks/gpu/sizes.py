@@ -123,6 +123,7 @@ class Sizes:
         pace: how long each program is measured.
         parity_cases: cases of each group of the parity gate at most; None for all.
         parity_interpret: whether the parity gate interprets GPU kernels.
+        families: golden checkpoints at most; None for all.
         engine: the engine's part.
         more_engine: of the second command.
         rounded: narrow and wide side of the matrices that are rounded; those of an MLP of Llama-3-8B.
@@ -176,6 +177,7 @@ class Sizes:
     pace: Pace = STEADY
     parity_cases: int | None = None
     parity_interpret: bool = False
+    families: int | None = None
     engine: EngineSizes = EngineSizes()
     more_engine: EngineSizes = EngineSizes(loads=tuple((rows, GREEDY) for rows in (1, 16, 256)))
     generate_rows: tuple[int, ...] = (1, 16, 64, 256)
@@ -236,6 +238,7 @@ REHEARSAL = Sizes(
     pace=Pace(probes=1, batch_seconds=0.0, repeats=1),
     parity_cases=1,
     parity_interpret=True,
+    families=1,
     engine=_TINY_ENGINE,
     more_engine=replace(_TINY_ENGINE, loads=((4, GREEDY),)),
     generate_rows=(1, 2),
