@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.sizes import Sizes
@@ -58,11 +59,13 @@ def _figures(files: Path, share: Sequence[str], process: subprocess.Popen[bytes]
     found = {event["checkpoint"]: event["figure"] for event in events}
     errors = files.with_suffix(".err").read_text(errors="replace")[-OUTPUT:]
     for name in share:
-        yield Task({"checkpoint": name}, lambda name=name: found[name] if name in found else _raise(f"{outcome}: {errors}"))
+        yield Task({"checkpoint": name}, partial(_of, found, name, f"{outcome}: {errors}"))
 
 
-def _raise(message: str) -> Figure:
-    raise RuntimeError(message)
+def _of(found: Mapping[str, Figure], name: str, outcome: str) -> Figure:
+    if name not in found:
+        raise RuntimeError(outcome)
+    return found[name]
 
 
 def check(name: str) -> Figure:

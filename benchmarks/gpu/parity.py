@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ TP8 = tuple(
 )
 """What a GPU of eight has of Llama-3-70B."""
 THREADS = 3  # of a process: each compiles
-SECONDS = 85.0  # of a process
+SECONDS = 70.0  # of a process
 OUTPUT = 800  # characters of a process that failed
 ATTENTION = "ragged_paged_attention"
 WRONG = ("FAIL", "ERROR")
@@ -56,19 +56,15 @@ def xla_tasks(sizes: Sizes) -> Iterator[Task]:
 
 
 def _tasks(sizes: Sizes, dtypes: Sequence[str], wanted: Callable[[str], bool]) -> Iterator[Task]:
-    """Attention first. This process never starts jax: the GPU's memory is its children's."""
+    """In the order in which processes end. This one never starts jax: the GPU's memory is its children's."""
     pairs = [(operation, entry) for operation in OPERATIONS for entry in _entries(operation, sizes) if wanted(entry.name)]
-    pairs.sort(key=lambda pair: pair[0].name != ATTENTION)
     with ThreadPoolExecutor(len(pairs)) as pool:
-        found = [
-            pool.submit(_run, sizes, operation.name, entry.name, [one for one in dtypes if one in operation.dtypes])
-            for operation, entry in pairs
-        ]
-        for dtype in dtypes:
-            for (operation, entry), figures in zip(pairs, found, strict=True):
-                if dtype in operation.dtypes:
-                    labels = {"operation": operation.name, "implementation": entry.name, "dtype": dtype}
-                    yield Task(labels, partial(_of, figures, dtype))
+        running = {pool.submit(_run, sizes, *pair, dtypes): pair for pair in pairs}
+        for found in as_completed(running):
+            operation, entry = running[found]
+            for dtype in _known(operation, dtypes):
+                labels = {"operation": operation.name, "implementation": entry.name, "dtype": dtype}
+                yield Task(labels, partial(_of, found, dtype))
 
 
 def _entries(operation: Operation, sizes: Sizes) -> list[Implementation[Any, Any]]:
@@ -78,10 +74,16 @@ def _entries(operation: Operation, sizes: Sizes) -> list[Implementation[Any, Any
     return [entry for entry in here if sizes.parity_interpret or not entry.interpreted]
 
 
-def _run(sizes: Sizes, operation: str, implementation: str, dtypes: Sequence[str]) -> tuple[dict[str, Figure], str]:
+def _known(operation: Operation, dtypes: Sequence[str]) -> list[str]:
+    return [dtype for dtype in dtypes if dtype in operation.dtypes]
+
+
+def _run(
+    sizes: Sizes, operation: Operation, entry: Implementation[Any, Any], dtypes: Sequence[str]
+) -> tuple[dict[str, Figure], str]:
     """The figures of a process by dtype, and how it ended."""
-    command = [sys.executable, "-m", "benchmarks.gpu.parity", operation, implementation, "--platform", sizes.platform]
-    command += ["--cases", str(sizes.parity_cases or 0), "--dtypes", *dtypes]
+    command = [sys.executable, "-m", "benchmarks.gpu.parity", operation.name, entry.name, "--platform", sizes.platform]
+    command += ["--cases", str(sizes.parity_cases or 0), "--dtypes", *_known(operation, dtypes)]
     with tempfile.TemporaryDirectory() as scratch:
         into, errors = Path(scratch) / "figures", Path(scratch) / "stderr"
         with into.open("w") as stdout, errors.open("w") as stderr:

@@ -25,8 +25,7 @@ from pallas_kernels.grouped_matmul.mosaic_gpu_words import multiply_words
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.matmul import Matrix, Weight
 
-# Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few.
-LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
+LOADING_REGISTERS = 40  # of a thread that loads
 
 
 def grouped_matmul(
@@ -113,13 +112,14 @@ class _Tile(NamedTuple):
 def _kernel(*arguments: Any, tiles: Tiles) -> None:
     refs = _Refs(*arguments)
     program, group = lax.axis_index("program"), lax.axis_index("group")
+    registers = mosaic.divide_registers(tiles.groups, LOADING_REGISTERS)
     steps, columns = refs.x.shape[1] // STEP, refs.out.shape[1] // tiles.width
     # This block's tiles: program, program + programs, ...
     mine = lax.div(refs.row_tiles[0] * columns - program + (tiles.programs - 1), jnp.int32(tiles.programs))
 
     @pl.when(group < tiles.groups)
     def _compute() -> None:
-        plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
+        mosaic.set_registers(registers, computing=True)
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:
@@ -129,7 +129,7 @@ def _kernel(*arguments: Any, tiles: Tiles) -> None:
 
     @pl.when(group == tiles.groups)
     def _load() -> None:
-        plgpu.set_max_registers(LOADING_REGISTERS, action="decrease")
+        mosaic.set_registers(registers, computing=False)
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:

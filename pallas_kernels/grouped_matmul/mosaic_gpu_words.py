@@ -22,7 +22,7 @@ from pallas_kernels.grouped_matmul.mosaic_gpu_rows import list_tiles, store_rows
 from pallas_kernels.grouped_matmul.mosaic_gpu_words_tiles import WordTiles, choose_tiles
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.matmul import Matrix
-from pallas_kernels.matmul.mosaic_gpu import COMPUTING_REGISTERS, INTERPRETED_PROGRAMS, LOADING_REGISTERS
+from pallas_kernels.matmul.mosaic_gpu import INTERPRETED_PROGRAMS, LOADING_REGISTERS
 from pallas_kernels.matmul.mosaic_gpu_numbers import Numbers
 from pallas_kernels.matmul.mosaic_gpu_steps import (
     Operands,
@@ -119,13 +119,14 @@ class _Tile(NamedTuple):
 def _kernel(*arguments: Any, numbers: Numbers, tiles: WordTiles, interpreted: bool) -> None:
     refs = _Refs.of(*arguments)
     program, group = lax.axis_index("program"), lax.axis_index("group")
+    registers = mosaic.divide_registers(tiles.groups, LOADING_REGISTERS)
     columns = refs.out.shape[1] // tiles.outputs
     # This block's tiles: program, program + programs, ...
     mine = lax.div(refs.row_tiles[0] * columns - program + (tiles.programs - 1), jnp.int32(tiles.programs))
 
     @pl.when(group < tiles.groups)
     def _compute() -> None:
-        plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
+        mosaic.set_registers(registers, computing=True)
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:
@@ -142,7 +143,7 @@ def _kernel(*arguments: Any, numbers: Numbers, tiles: WordTiles, interpreted: bo
 
     @pl.when(group == tiles.groups)
     def _load() -> None:
-        plgpu.set_max_registers(LOADING_REGISTERS, action="decrease")
+        mosaic.set_registers(registers, computing=False)
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:

@@ -37,8 +37,7 @@ from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.matmul.words import BLOCK_INPUTS
 from pallas_kernels.quantization import outputs_of
 
-# Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few.
-LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
+LOADING_REGISTERS = 40  # of a thread that loads
 INTERPRETED_PROGRAMS = 2
 
 
@@ -124,13 +123,14 @@ class _Piece(NamedTuple):
 def _kernel(*arguments: Any, numbers: Numbers, tiles: Tiles, interpreted: bool) -> None:
     refs = _Refs.of(*arguments)
     program, group = lax.axis_index("program"), lax.axis_index("group")
+    registers = mosaic.divide_registers(tiles.groups, LOADING_REGISTERS)
     pieces = refs.out.shape[2] // tiles.outputs * tiles.row_tiles * tiles.splits
     # This block's pieces: program, program + programs, ...
     mine = lax.div(pieces - program + (tiles.programs - 1), jnp.int32(tiles.programs))
 
     @pl.when(group < tiles.groups)
     def _compute() -> None:
-        plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
+        mosaic.set_registers(registers, computing=True)
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:
@@ -145,7 +145,7 @@ def _kernel(*arguments: Any, numbers: Numbers, tiles: Tiles, interpreted: bool) 
 
     @pl.when(group == tiles.groups)
     def _load() -> None:
-        plgpu.set_max_registers(LOADING_REGISTERS, action="decrease")
+        mosaic.set_registers(registers, computing=False)
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:

@@ -35,8 +35,7 @@ from pallas_kernels.ragged_paged_attention.mosaic_gpu_step_keys import StepKeys,
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_work import Keys, Piece, QueryTiles, Work, Workers
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 
-# Registers of a thread where two warpgroups compute beside the one that loads.
-LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
+LOADING_REGISTERS = 40  # of a thread that loads
 
 
 @dataclass(frozen=True)
@@ -234,12 +233,11 @@ def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int, interpreted: bo
     refs = _Refs(*arguments)
     group, first = lax.axis_index("group"), lax.axis_index("block") * shape.workers
     each_piece = partial(line.walk, refs.work, kv_heads=shape.kv_heads, workers=shape.all_workers)
-    crowded = shape.workers > 1
+    registers = mosaic.divide_registers(shape.workers, LOADING_REGISTERS)
 
     @pl.when(group < shape.workers)
     def _compute() -> None:
-        if crowded:
-            plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
+        mosaic.set_registers(registers, computing=True)
         number = lax.rem(group, jnp.int32(shape.workers))  # 0 of one, as the compiler sees: no registers for addresses
         worker = _Worker(refs, shape, number, first + group, num_pages, interpreted)
         each_piece(first + group, visit=worker.attend)
@@ -247,8 +245,7 @@ def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int, interpreted: bo
 
     @pl.when(group == shape.workers)
     def _load() -> None:
-        if crowded:
-            plgpu.set_max_registers(LOADING_REGISTERS, action="decrease")
+        mosaic.set_registers(registers, computing=False)
 
         @plgpu.warp_map
         def _warp(warp: jax.Array) -> None:

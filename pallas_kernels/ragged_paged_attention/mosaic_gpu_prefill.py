@@ -30,9 +30,8 @@ from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as tile
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Sums
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 
-# Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few, widening more.
-LOADING_REGISTERS, COMPUTING_REGISTERS = 48, 232
-WIDENING_REGISTERS, COMPUTING_BESIDE_WIDENING = 80, 216
+# Registers of a thread that loads; one that widens, too, needs more.
+LOADING_REGISTERS, WIDENING_REGISTERS = 40, 72
 # Of a cache in 8 bits, up to which a softmax shares the time with a product: wider ones spilled.
 BESIDE_WIDENING = 128
 
@@ -237,18 +236,16 @@ def _item_of(refs: _Refs, shape: PrefillShape) -> _Item:
 def _kernel(*arguments: Any, shape: PrefillShape, num_pages: int, interpreted: bool) -> None:
     refs = _Refs(*arguments)
     item, group = _item_of(refs, shape), lax.axis_index("group")
-    loading, computing = LOADING_REGISTERS, COMPUTING_REGISTERS
-    if refs.stages is not None:
-        loading, computing = WIDENING_REGISTERS, COMPUTING_BESIDE_WIDENING
+    registers = mosaic.divide_registers(shape.groups, LOADING_REGISTERS if refs.stages is None else WIDENING_REGISTERS)
 
     @pl.when((item.blocks > 0) & (group < shape.groups))
     def _compute() -> None:
-        plgpu.set_max_registers(computing, action="increase")
+        mosaic.set_registers(registers, computing=True)
         _attend(refs, item, group, shape, interpreted)
 
     @pl.when((item.blocks > 0) & (group == shape.groups))
     def _load() -> None:
-        plgpu.set_max_registers(loading, action="decrease")
+        mosaic.set_registers(registers, computing=False)
         last_page = lax.div(item.length - 1, jnp.int32(shape.page_size))
         loads = _Loads(refs, item, shape, refs.row[item.item], refs.layer[0] * (2 * num_pages), last_page)
         (_load_pages if refs.stages is None else _widen_pages)(loads)
