@@ -1,4 +1,4 @@
-"""The parity gate on the device: the checks of `python -m jaxserve.verify kernels`, a process for each kernel.
+"""The parity gate on the device: the checks of `python -m jaxserve.verify kernels`, in processes of a few cases each.
 
 A kernel that crashes takes its process's GPU with it, and that alone; and lowering, which is Python's work, does not queue.
 """
@@ -13,8 +13,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import asdict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ TP8 = tuple(
     for size in (16, 64)
 )
 """What a GPU of eight has of Llama-3-70B."""
-THREADS = 3  # of a process: each compiles
+CASES = 12  # of a process
 SECONDS = 70.0  # of a process
 OUTPUT = 800  # characters of a process that failed
 ATTENTION = "ragged_paged_attention"
@@ -56,15 +56,14 @@ def xla_tasks(sizes: Sizes) -> Iterator[Task]:
 
 
 def _tasks(sizes: Sizes, dtypes: Sequence[str], wanted: Callable[[str], bool]) -> Iterator[Task]:
-    """In the order in which processes end. This one never starts jax: the GPU's memory is its children's."""
+    """In the order in which they end. This process never starts jax: the GPU's memory is its children's."""
     pairs = [(operation, entry) for operation in OPERATIONS for entry in _entries(operation, sizes) if wanted(entry.name)]
-    with ThreadPoolExecutor(len(pairs)) as pool:
-        running = {pool.submit(_run, sizes, *pair, dtypes): pair for pair in pairs}
-        for found in as_completed(running):
-            operation, entry = running[found]
-            for dtype in _known(operation, dtypes):
-                labels = {"operation": operation.name, "implementation": entry.name, "dtype": dtype}
-                yield Task(labels, partial(_of, found, dtype))
+    groups = [_Group(*pair, dtype) for pair in pairs for dtype in dtypes if dtype in pair[0].dtypes]
+    groups.sort(key=lambda group: group.operation.name != ATTENTION)  # those that take longest first
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        shares = {group: [pool.submit(_run, group, names, sizes.platform) for names in group.shares(sizes)] for group in groups}
+        for group, found in shares.items():
+            yield Task(group.labels, partial(_summary, found))
 
 
 def _entries(operation: Operation, sizes: Sizes) -> list[Implementation[Any, Any]]:
@@ -74,18 +73,35 @@ def _entries(operation: Operation, sizes: Sizes) -> list[Implementation[Any, Any
     return [entry for entry in here if sizes.parity_interpret or not entry.interpreted]
 
 
-def _known(operation: Operation, dtypes: Sequence[str]) -> list[str]:
-    return [dtype for dtype in dtypes if dtype in operation.dtypes]
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """What a figure is of."""
+
+    operation: Operation
+    entry: Implementation[Any, Any]
+    dtype: str
+
+    @property
+    def labels(self) -> Figure:
+        return {"operation": self.operation.name, "implementation": self.entry.name, "dtype": self.dtype}
+
+    def shares(self, sizes: Sizes) -> list[list[str]]:
+        """The names of its cases, a process each."""
+        names = [case.name for case in cases_of(self.operation) if case.tiny or not self.entry.interpreted]
+        names = names[: sizes.parity_cases]
+        return [names[start : start + CASES] for start in range(0, len(names), CASES)]
 
 
-def _run(
-    sizes: Sizes, operation: Operation, entry: Implementation[Any, Any], dtypes: Sequence[str]
-) -> tuple[dict[str, Figure], str]:
-    """The figures of a process by dtype, and how it ended."""
-    command = [sys.executable, "-m", "benchmarks.gpu.parity", operation.name, entry.name, "--platform", sizes.platform]
-    command += ["--cases", str(sizes.parity_cases or 0), "--dtypes", *_known(operation, dtypes)]
+def cases_of(operation: Operation) -> Sequence[Any]:
+    """Those of the gate, and what a GPU of eight has."""
+    return (*TP8, *operation.cases) if operation.name == ATTENTION else operation.cases
+
+
+def _run(group: _Group, names: Sequence[str], platform: str) -> list[Result]:
+    """The results of a process. What one dies of, or hangs in, is the first case that it has no result of: an ERROR."""
+    command = [sys.executable, "-m", "benchmarks.gpu.parity", *group.labels.values(), "--platform", platform, "--cases", *names]
     with tempfile.TemporaryDirectory() as scratch:
-        into, errors = Path(scratch) / "figures", Path(scratch) / "stderr"
+        into, errors = Path(scratch) / "results", Path(scratch) / "stderr"
         with into.open("w") as stdout, errors.open("w") as stderr:
             # Memory taken at once would leave the other processes none.
             environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -97,25 +113,18 @@ def _run(
             finally:
                 process.kill()
                 process.wait()
-        events = [json.loads(line) for line in into.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
-        return {event["dtype"]: event["figure"] for event in events}, f"{outcome}: {errors.read_text(errors='replace')[-OUTPUT:]}"
+        lines = [line for line in into.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+        results = [Result(**json.loads(line)) for line in lines]
+        if len(results) < len(names):
+            reason = f"{outcome}: {errors.read_text(errors='replace')[-OUTPUT:]}"
+            case = names[len(results)]
+            results.append(Result(group.operation.name, group.entry.name, case, group.dtype, "ERROR", reason=reason))
+        return results
 
 
-def _of(found: Future[tuple[dict[str, Figure], str]], dtype: str) -> Figure:
-    figures, outcome = found.result()
-    if dtype not in figures:
-        raise RuntimeError(outcome)
-    return figures[dtype]
-
-
-def check(operation: Operation, implementation: str, most: int | None, dtype: str, target: Target) -> Figure:
-    """The worst of the cases (the first `most`), and every one that is wrong."""
-    entry = next(entry for entry in operation.implementations if entry.name == implementation)
-    known = (*TP8, *operation.cases) if operation.name == ATTENTION else operation.cases
-    cases = [case for case in known if case.tiny or not entry.interpreted][:most]
-    # Kernels are interpreted one at a time.
-    with ThreadPoolExecutor(1 if entry.interpreted else min(THREADS, os.cpu_count() or 1)) as pool:
-        results: list[Result] = list(pool.map(lambda case: operation.check(case, dtype, entry.name, target), cases))
+def _summary(shares: Sequence[Future[list[Result]]]) -> Figure:
+    """The worst of the cases, and every one that is wrong."""
+    results = [result for share in shares for result in share.result()]
     ran = [result for result in results if result.verdict in ("pass", "FAIL")]
     return {
         "cases": len(results),
@@ -129,7 +138,7 @@ def check(operation: Operation, implementation: str, most: int | None, dtype: st
 
 
 def main() -> None:
-    """Check one implementation and print a JSON object for each dtype."""
+    """Check cases of one implementation and print the result of each."""
     import jax  # noqa: PLC0415 - the section itself must not start it
 
     from jaxserve.executor.platform import choose_platform  # noqa: PLC0415
@@ -137,18 +146,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("operation")
     parser.add_argument("implementation")
+    parser.add_argument("dtype")
     parser.add_argument("--platform", choices=("cpu", "gpu"), required=True)
-    parser.add_argument("--cases", type=int, required=True, help="of each, at most; 0 for all")
-    parser.add_argument("--dtypes", nargs="+", required=True)
+    parser.add_argument("--cases", nargs="+", required=True)
     arguments = parser.parse_args()
     if arguments.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
     choose_platform()
     operation = next(operation for operation in OPERATIONS if operation.name == arguments.operation)
     target = Target.of(jax.devices()[0])
-    for dtype in arguments.dtypes:
-        figure = check(operation, arguments.implementation, arguments.cases or None, dtype, target)
-        print(json.dumps({"dtype": dtype, "figure": figure}), flush=True)
+    for case in (case for case in cases_of(operation) if case.name in arguments.cases):
+        print(json.dumps(asdict(operation.check(case, arguments.dtype, arguments.implementation, target))), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from jax.experimental import serialize_executable
 
 from jaxserve.errors import ConfigError
 from jaxserve.executor.autotune_results import autotune_options, save_results, saved_results
+from jaxserve.executor.gpu_options import is_gpu
 from jaxserve.executor.identity import Identity, identity
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.program_spec import ProgramSpec
@@ -83,6 +85,8 @@ class ProgramBundle:
 
 def load_program(content: bytes, spec: ProgramSpec, devices: Sequence[jax.Device]) -> Any:
     """The program of a spec (jax.stages.Compiled) from its bytes. Raises whatever pickle and XLA raise for others."""
+    if is_gpu(devices[0]):
+        import_module("jax.experimental.mosaic.gpu")  # tells XLA where the library is that starts Mosaic's kernels
     trees = (jax.tree.structure((spec.arguments, {})), jax.tree.structure(spec.result))
     return serialize_executable.deserialize_and_load(content, *trees, backend=devices[0].client, execution_devices=list(devices))
 

@@ -64,7 +64,8 @@ def _write(
     if kv_scales is None:
         copy = plgpu.kernel(
             partial(_copy, num_pages=num_pages),
-            scratch_types=[plgpu.SMEM((2, kv_heads, dim), k.dtype), plgpu.Barrier(num_arrivals=2)],
+            # Buffers of their own: TMA wants each to begin at a multiple of 128 bytes.
+            scratch_types=[*[plgpu.SMEM((kv_heads, dim), k.dtype)] * 2, plgpu.Barrier(num_arrivals=2)],
             kernel_name="kv_write",
             **options,
         )
@@ -93,16 +94,16 @@ def _place(slots: Any, layer: Any, pages: Any, num_pages: int) -> tuple[jax.Arra
     return slot, (layer[0] * num_pages + slot // size) * 2, slot % size
 
 
-def _copy(k: Any, v: Any, slots: Any, layer: Any, pages: Any, buffer: Any, barrier: Any, *, num_pages: int) -> None:
+def _copy(k: Any, v: Any, slots: Any, layer: Any, pages: Any, keys: Any, values: Any, barrier: Any, *, num_pages: int) -> None:
     slot, page, offset = _place(slots, layer, pages, num_pages)
 
     @pl.when(slot >= pages.shape[2])
     def _write_token() -> None:
-        for half, new in enumerate((k, v)):
-            plgpu.copy_gmem_to_smem(new.at[lax.axis_index("token")], buffer.at[half], barrier)
+        for new, buffer in ((k, keys), (v, values)):
+            plgpu.copy_gmem_to_smem(new.at[lax.axis_index("token")], buffer, barrier)
         plgpu.barrier_wait(barrier)
-        for half in range(2):
-            plgpu.copy_smem_to_gmem(buffer.at[half], pages.at[page + half, :, offset])
+        for half, buffer in enumerate((keys, values)):
+            plgpu.copy_smem_to_gmem(buffer, pages.at[page + half, :, offset])
         plgpu.wait_smem_to_gmem(0)
 
 

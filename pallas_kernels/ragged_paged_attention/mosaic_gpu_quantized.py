@@ -42,7 +42,13 @@ def load_scales(scales: Any, source: Any, slot: Any, first: int, barrier: Any) -
         first: the page's first key in the slot.
         barrier: arrived at once.
     """
-    plgpu.copy_gmem_to_smem(scales.at[source], slot.at[pl.ds(first, scales.shape[1])], barrier)
+    # TMA by a descriptor, which looks after bounds, writes to multiples of 128 bytes only; a page's scales are as few as 16.
+    plgpu.copy_gmem_to_smem(
+        scales.at[source],
+        slot.at[pl.ds(first, scales.shape[1])],
+        barrier,
+        oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
+    )
 
 
 class Seen(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Target
 
 OLDEST = (8, 0)
+OLDEST_TRITON = (3, 7)  # that jax-triton 0.4 compiles with; with an older one it fails where a kernel is compiled
 LARGEST_HEAD_DIM = 256
 LARGEST_GROUP = 64
 LIMITS = (
@@ -24,6 +26,9 @@ def runs_on(target: Target) -> str | None:
         return f"it needs a GPU of compute capability 8.0 or later, not {target}"
     if find_spec("jax_triton") is None:
         return "jax-triton is not installed"
+    installed = version("triton")
+    if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST_TRITON:
+        return f"jax-triton needs Triton {OLDEST_TRITON[0]}.{OLDEST_TRITON[1]} or newer, not {installed}"
     return None
 
 
