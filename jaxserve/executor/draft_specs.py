@@ -14,6 +14,7 @@ from jaxserve.executor.cache_arrays import CacheArrays, abstract_cache
 from jaxserve.executor.draft_head import make_head_follow
 from jaxserve.executor.draft_step import DraftModel, DraftState, GuessRows, Handed, make_follow, make_guess
 from jaxserve.executor.flat_params import FlatParams
+from jaxserve.executor.gpu_options import matmul_precision
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_spec import ProgramSpec, move_specs
 from jaxserve.executor.step import EVERYWHERE, StepState
@@ -57,6 +58,7 @@ class DraftSpecs:
         cache = draft_cache(draft.config, mesh, options.num_pages, options.page_size, options.kv_dtype)
         self.state, self.targets = _state(draft, mesh, cache, options), _targets(draft, mesh)
         self._mesh, self._xla, self._swaps = mesh, xla, options.swap_slots > 0
+        self._precision = matmul_precision(mesh.devices.flat[0], options.dtype)
         self._choose = state.choose
         placed = jax.tree.map(lambda array: array.sharding, (self.state, state.choose.latest))
         head = draft.config.fed is not None
@@ -83,14 +85,15 @@ class DraftSpecs:
     def follow(self, bucket: Bucket, handed: Handed) -> ProgramSpec:
         """(FlatParams, state, latest, what the target hands on) -> state, for a bucket's steps."""
         arguments = FlatParams.of(self.params), self.state, self._choose.latest, handed
-        return ProgramSpec(follow_name(bucket), self._follow, arguments, self.state, self._xla)
+        return ProgramSpec(follow_name(bucket), self._follow, arguments, self.state, self._xla, self._precision)
 
     def guess(self, batch: DeviceBatch) -> ProgramSpec:
         """(FlatParams, state, latest, sampler, targets, GuessRows, place) -> (state, latest), for batches of so many rows."""
         latest, sampler = self._choose.latest, self._choose.sampler
         rows = GuessRows.of(batch)
         arguments = FlatParams.of(self.params), self.state, latest, sampler, self.targets, rows, np.int32(0)
-        return ProgramSpec(guess_name(batch.kv_length.shape[0]), self._guess, arguments, (self.state, latest), self._xla)
+        name = guess_name(batch.kv_length.shape[0])
+        return ProgramSpec(name, self._guess, arguments, (self.state, latest), self._xla, self._precision)
 
     def moves(self) -> Iterator[ProgramSpec]:
         """Those of the draft's part of pages."""

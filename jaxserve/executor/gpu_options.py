@@ -81,5 +81,10 @@ def widened_schemes(params: Any) -> frozenset[Scheme]:
     return frozenset(scheme for scheme in plain if scheme.widened)
 
 
+def matmul_precision(device: jax.Device, dtype: str) -> str | None:
+    """What `ProgramSpec.precision` is: a GPU multiplies float32 as TensorFloat-32, of 10 bits, unless asked not to."""
+    return "highest" if is_gpu(device) and dtype == "float32" else None
+
+
 def is_gpu(device: jax.Device) -> bool:
     return device.platform in ("gpu", "cuda")

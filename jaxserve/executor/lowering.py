@@ -16,7 +16,7 @@ from jaxserve.executor.autotune_results import autotune_options
 from jaxserve.executor.draft_specs import DraftSpecs
 from jaxserve.executor.draft_step import DraftModel, Handed
 from jaxserve.executor.flat_params import FlatParams
-from jaxserve.executor.gpu_options import compiler_options, is_gpu, widened_schemes
+from jaxserve.executor.gpu_options import compiler_options, is_gpu, matmul_precision, widened_schemes
 from jaxserve.executor.invariance import invariant_kernels, invariant_options, require_invariant
 from jaxserve.executor.lora import PUT_ADAPTER, abstract_loras, adapter_size, put_adapter
 from jaxserve.executor.options import ExecutorOptions
@@ -99,6 +99,7 @@ class Lowering:
         self.compiler_options = compiler_options(device, widened_schemes(self.params))
         invariant = invariant_options(device) if options.deterministic else {}
         self._xla = self.compiler_options | invariant | autotune_options(device, options.autotune_results)
+        self._precision = matmul_precision(device, options.dtype)
         self.draft = None if draft is None else DraftSpecs(draft, mesh, options, row_options, self.state, self._xla)
         by_vocab = NamedSharding(mesh, BY_VOCAB)
         everywhere = NamedSharding(mesh, EVERYWHERE)
@@ -139,7 +140,8 @@ class Lowering:
         arguments = (FlatParams.of(self.params), self.state.forward, self.state.choose.latest, self._example(bucket), loras)
         handed = None if self.draft is None else self._handed(bucket)
         result = (self._placed.forward, self._candidates(bucket.rows, bucket.drafts), handed)
-        return ProgramSpec(forward_name(bucket), self._forward[bucket.drafts], arguments, result, self._xla)
+        program = self._forward[bucket.drafts]
+        return ProgramSpec(forward_name(bucket), program, arguments, result, self._xla, self._precision)
 
     def choose(self, rows: int, variant: Variant, drafts: int = 0) -> ProgramSpec:
         """The second half of the steps of so many rows with such needs: (state, candidates, masks) -> (state, packed)."""
@@ -233,7 +235,7 @@ class Lowering:
             for reader in self.readers
         }
         return (
-            *(ProgramSpec(name, program, read, 0, self._xla) for name, program in readers.items()),
+            *(ProgramSpec(name, program, read, 0, self._xla, self._precision) for name, program in readers.items()),
             *(() if self.draft is None else self.draft.moves()),
             ProgramSpec(LOAD_ROW, load, (sampler, slot, *row), placed.choose.sampler, self._xla),
             *move_specs(state.forward.cache, self.mesh, swaps=self.options.swap_slots > 0, xla=self._xla),

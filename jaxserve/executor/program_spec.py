@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ class ProgramSpec:
         arguments: shapes of what it takes.
         result: a tree of the structure that it returns.
         options: XLA's.
+        precision: of matrix products, as `jax.default_matmul_precision` takes it; None for the platform's own.
     """
 
     name: str
@@ -37,6 +39,7 @@ class ProgramSpec:
     arguments: tuple[Any, ...]
     result: Any
     options: Mapping[str, str]
+    precision: str | None = None
 
     def compile(self, extra: Mapping[str, str] = NO_OPTIONS) -> Any:
         """The program (jax.stages.Compiled); `extra` are more of XLA's options.
@@ -44,7 +47,8 @@ class ProgramSpec:
         Raises ConfigError: a layer was given a kernel that cannot do what is asked of it.
         """
         try:
-            lowered = self.function.lower(*self.arguments)
+            with contextlib.nullcontext() if self.precision is None else jax.default_matmul_precision(self.precision):
+                lowered = self.function.lower(*self.arguments)
         except KernelError as error:
             named = "attention_kernel, kv_write_kernel or grouped_matmul_kernel"
             raise ConfigError(f"{named}: {error}", param="attention_kernel") from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +21,9 @@ from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.step.buckets import Bucket
 from jaxserve.step.codes import GUESSES
 from jaxserve.step.plan import Plan
+
+# 256 bytes, at whose multiples arrays of Mosaic's kernels begin: XLA hands them a part of a batch's words where it lies.
+ALIGNED_WORDS = 64
 
 
 @jax.tree_util.register_dataclass
@@ -103,12 +105,20 @@ class BatchLayout(NamedTuple):
     @property
     def size(self) -> int:
         """Words in all."""
-        end: int = _places(self)["adapter_tokens"][0].stop
-        return end
+        ends: list[int] = [place.stop for place, _ in _places(self).values()]
+        return max(ends)
 
     def parts(self, words: Any) -> dict[str, Any]:
         """The parts of an array of words; of numpy's they are views."""
         return {name: words[place].reshape(shape) for name, (place, shape) in _places(self).items()}
+
+    def page_tables(self, parts: dict[str, Any]) -> list[Any]:
+        """Those of its groups among the parts."""
+        return [parts[_table_of(group)] for group in range(self.groups)]
+
+
+def _table_of(group: int) -> str:
+    return f"page_table {group}"
 
 
 @lru_cache(maxsize=1024)  # more than a grid has buckets
@@ -120,7 +130,7 @@ def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
         "row_of_token": (tokens,),
         "query_start": (rows + 1,),
         "kv_length": (rows,),
-        "page_table": (groups, rows, max_pages),
+        **{_table_of(group): (rows, max_pages) for group in range(groups)},
         "samples": (rows,),
         "num_drafts": (rows,),
         "options": (rows, words),
@@ -128,8 +138,12 @@ def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
         "flags": (flags,),
         "adapter_tokens": (adapters,),
     }
-    ends = list(accumulate(map(math.prod, shapes.values())))
-    return {name: (slice(end - math.prod(shape), end), shape) for (name, shape), end in zip(shapes.items(), ends, strict=True)}
+    places, end = {}, 0
+    for name, shape in shapes.items():
+        start = -(-end // ALIGNED_WORDS) * ALIGNED_WORDS
+        end = start + math.prod(shape)
+        places[name] = slice(start, end), shape
+    return places
 
 
 @jax.tree_util.register_dataclass
@@ -156,7 +170,8 @@ class PackedBatch:
         index = jnp.arange(self.layout.tokens, dtype=jnp.int32)
         real = index < query_start[-1]
         positions = jnp.where(real, index + (kv_length - query_start[1:])[row_of_token], 0)
-        pages = parts["page_table"][:, row_of_token, jax.lax.div(positions, jnp.int32(size))]
+        page_table = jnp.stack(self.layout.page_tables(parts))
+        pages = page_table[:, row_of_token, jax.lax.div(positions, jnp.int32(size))]
         offsets = jax.lax.rem(positions, jnp.int32(size))
         flags, samples = parts["flags"] != 0, parts["samples"] != 0
         sampling = SamplingBatch(
@@ -172,7 +187,7 @@ class PackedBatch:
             kv_slots=jnp.where(real[None], pages * size + offsets[None], 0),
             query_start=query_start,
             kv_length=kv_length,
-            page_table=parts["page_table"],
+            page_table=page_table,
             slots=parts["slot"],
             rows=RowBatch(sampling, samples, parts["num_drafts"]),
             adapter_tokens=parts["adapter_tokens"],
@@ -199,9 +214,9 @@ def make_batch(
     parts = layout.parts(words)
     rows, tokens = plan.num_rows, plan.num_tokens
     parts["row_of_token"][:tokens] = np.repeat(np.arange(rows), np.diff(plan.query_start))
-    for group in range(groups):
+    for group, table in enumerate(layout.page_tables(parts)):
         pages = plan.page_table[:, group::groups]
-        parts["page_table"][group, :rows, : pages.shape[1]] = pages
+        table[:rows, : pages.shape[1]] = pages
     parts["tokens"][:tokens] = plan.tokens
     parts["query_start"][: rows + 1] = plan.query_start
     parts["query_start"][rows + 1 :] = tokens

@@ -43,11 +43,17 @@ class Stream:
 
     async def read(self, client: httpx.AsyncClient) -> None:
         try:
-            async with client.stream("POST", "/v1/completions", json=LONG) as reply:
-                async for line in reply.aiter_lines():
-                    self._take(line)
+            # Of two front ends one may know of a new engine before the other: who is told to come again does.
+            while await self._refused(client):
+                await asyncio.sleep(0.05)
         except httpx.HTTPError:
             self.broken = True
+
+    async def _refused(self, client: httpx.AsyncClient) -> bool:
+        async with client.stream("POST", "/v1/completions", json=LONG) as reply:
+            async for line in reply.aiter_lines():
+                self._take(line)
+            return reply.status_code == 503
 
     def _take(self, line: str) -> None:
         if not line.startswith("data: "):

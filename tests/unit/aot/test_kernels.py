@@ -1,5 +1,6 @@
 """How many kernels a layer of a decode step is, at the widths of real models, and how many arrays a step takes."""
 
+import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,6 +61,39 @@ def test_kernels_of_a_layer(model: str, gpus: int, kernels: float, of_attention:
     products = [line for line in lines if line.opcode == "custom-call" and "dot_general" in line.op_name]
     assert len(products) == PRODUCTS * 6 + 1, "and the head"
     assert not [line for line in lines if line.opcode in ("dot", "copy", "slice") and line.results[0].elements > 0]
+
+
+# Two groups of layers, full and windowed: each has a page table in the step's words.
+@needs_plugin
+@pytest.mark.parametrize("bucket", [Bucket(512, ROWS), Bucket(1, 1)], ids=str)
+def test_mosaic_kernels_are_handed_arrays_at_multiples_of_256_bytes(bucket: Bucket) -> None:
+    """XLA hands a kernel a slice of an array where it lies; one that begins elsewhere is refused when the step runs."""
+    mesh = make_mesh(1, Target.parse("h100:1").devices())
+    with nothing_kept():
+        text = Lowering(decoder("gpt-oss-120b", 2), mesh, OPTIONS).forward(bucket).compile().as_text()
+    slices = [line for body in re.findall(r"^%dynamic-slice-fusion.*?^}", text, re.M | re.S) for line in mosaic_slices(body)]
+    assert len(slices) >= 2
+    for dtype, start in slices:
+        assert dtype == "s32"
+        assert int(start) * 4 % 256 == 0
+
+
+def mosaic_slices(body: str) -> list[tuple[str, str]]:
+    """The dtype and the first element of each slice of one axis that a Mosaic kernel's fusion takes."""
+    return re.findall(r"= (\w+)\[\d+\]\S* slice\(.*slice={\[(\d+):\d+\]}", body) if "mosaic_gpu" in body else []
+
+
+@needs_plugin
+@pytest.mark.parametrize(("dtype", "asked"), [("float32", True), ("bfloat16", False)])
+def test_products_in_float32_are_of_float32(dtype: str, asked: bool) -> None:
+    """And not of TensorFloat-32, which a GPU takes by itself."""
+    mesh = make_mesh(1, Target.parse("h100:1").devices())
+    options = replace(OPTIONS, dtype=dtype, kv_dtype=dtype)
+    with nothing_kept():
+        text = Lowering(decoder("llama-3-8b", 1), mesh, options).forward(Bucket(ROWS, ROWS)).compile().as_text()
+    products = [line for line in text.splitlines() if "cublas$lt$matmul" in line]
+    assert len(products) >= PRODUCTS + 1, "and, in float32, those of attention"
+    assert all(('"operand_precision":["HIGHEST","HIGHEST"]' in line) == asked for line in products)
 
 
 # The four products; two norms, which add, and round what they make; the gate, which rounds too; attention as above, and what

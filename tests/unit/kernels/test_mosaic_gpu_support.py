@@ -146,3 +146,22 @@ def test_blocks_that_merge_read_ahead_where_there_are_few():
 def test_prefill_slots(dim, slots, float8):
     assert prefill_slots(dim, 2, HOPPER) == (slots, 0)
     assert prefill_slots(dim, 1, HOPPER) == (float8, 2)
+
+
+@new_jax
+@pytest.mark.parametrize("loading", [32, 40, 72])
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_warpgroups_share_what_their_block_was_launched_with(groups, loading):
+    """Whoever asks for one more waits forever."""
+    from pallas_kernels import mosaic
+
+    launched = 2**16 // (128 * (groups + 1)) // 8 * 8
+    registers = mosaic.divide_registers(groups, loading)
+    if groups == 1:
+        assert registers is None
+        assert launched > 248
+    else:
+        assert registers is not None
+        assert registers.loading + groups * registers.computing <= (groups + 1) * launched
+        assert registers.loading < launched < registers.computing
+        assert registers.computing % 8 == registers.loading % 8 == 0

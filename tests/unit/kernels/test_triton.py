@@ -14,6 +14,11 @@ from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATION
 from pallas_kernels.registry import Target, pick
 
 
+def install(monkeypatch, triton="3.7.0"):
+    monkeypatch.setattr(triton_support, "find_spec", lambda name: object())
+    monkeypatch.setattr(triton_support, "version", {"triton": triton}.__getitem__)
+
+
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
@@ -25,8 +30,16 @@ from pallas_kernels.registry import Target, pick
     ],
 )
 def test_where_it_runs(monkeypatch, target, reason):
-    monkeypatch.setattr(triton_support, "find_spec", lambda name: object())
+    install(monkeypatch)
     assert triton_support.runs_on(target) == reason
+
+
+@pytest.mark.parametrize(
+    ("installed", "reason"), [("3.6.0", "jax-triton needs Triton 3.7 or newer, not 3.6.0"), ("3.10.1", None)]
+)
+def test_with_an_old_triton(monkeypatch, installed, reason):
+    install(monkeypatch, installed)
+    assert triton_support.runs_on(Target("gpu", (8, 0))) == reason
 
 
 def test_without_jax_triton(monkeypatch):
@@ -53,6 +66,6 @@ def test_what_it_computes(changes, supported):
 
 
 def test_hopper_has_a_better_one(monkeypatch):
-    monkeypatch.setattr(triton_support, "find_spec", lambda name: object())
+    install(monkeypatch)
     names = [pick("attention", IMPLEMENTATIONS, Target("gpu", each), ATTENTION)[0].name for each in ((8, 0), (9, 0), (10, 0))]
     assert names == ["triton", "triton" if jax.__version_info__ < OLDEST_JAX else "mosaic_gpu", "triton"]
