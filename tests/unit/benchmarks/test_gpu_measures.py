@@ -19,6 +19,7 @@ from jaxserve.aot.target import Target as CompileTarget
 from jaxserve.errors import ConfigError
 from jaxserve.executor.compile_cache import nothing_kept
 from pallas_kernels.matmul import pack
+from pallas_kernels.parity.operations import OPERATIONS
 from pallas_kernels.quantization import SCHEMES
 from pallas_kernels.registry import Target
 
@@ -184,7 +185,7 @@ def test_what_cannot_be_compiled_fails_alone():
 
 
 def test_parity_groups_name_the_worst_case(monkeypatch):
-    attention = tuple(operation for operation in parity.OPERATIONS if operation.name == "ragged_paged_attention")
+    attention = tuple(operation for operation in OPERATIONS if operation.name == "ragged_paged_attention")
     monkeypatch.setattr(parity, "OPERATIONS", attention)
     (task,) = [
         task
