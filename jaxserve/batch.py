@@ -33,6 +33,7 @@ from jaxserve.jobs.job import Job
 from jaxserve.jobs.runner import OnProgress
 from jaxserve.jobs.scan import Shard
 from jaxserve.jobs.summary import Summary
+from jaxserve.jobs.vectors import check_vectors, write_vectors
 from jaxserve.logs import set_up_logging
 
 _EXIT_FAILURES = 1
@@ -48,6 +49,7 @@ class BatchConfig:
     input: str | None = setting(None, "file of requests: OpenAI's batch format, a JSON object a line", short="-i")
     output: str | None = setting(None, "file that replies are appended to, as they come", short="-o")
     errors: str | None = setting(None, "file for what became of all other lines; for -o results.jsonl, results.errors.jsonl")
+    vectors: str | None = setting(None, "file for the vectors of a job of embeddings, once all is done: .npy or .parquet")
     shards: str = setting("1/1", "i/n: only the i-th of n parts of the input, each for a machine of its own, with its own output")
     cost_per_hour: float | None = setting(None, "dollars that an hour of this machine costs: the summary tells what the job did")
     summary_json: str | None = setting(None, "also write the summary to this file, as JSON")
@@ -59,13 +61,16 @@ class BatchConfig:
                 raise ConfigError(f"{name} is missing: -{name[0]} FILE", param=name)
             if getattr(self, name) == "-":
                 raise ConfigError(f"{name} must be a file: a job can be resumed, and a stream cannot", param=name)
+        if self.vectors is not None:
+            check_vectors(Path(self.vectors))
         if self.cost_per_hour is not None and not 0.0 <= self.cost_per_hour < math.inf:
             raise ConfigError(f"cost_per_hour must be at least 0 and finite, got {self.cost_per_hour}", param="cost_per_hour")
 
     def files(self) -> JobFiles:
         assert self.input is not None
         assert self.output is not None
-        return JobFiles.beside(Path(self.input), Path(self.output), None if self.errors is None else Path(self.errors))
+        errors, vectors = (None if path is None else Path(path) for path in (self.errors, self.vectors))
+        return JobFiles.beside(Path(self.input), Path(self.output), errors, vectors)
 
 
 @dataclass(slots=True)
@@ -177,6 +182,9 @@ def _finish(job: Job, summary: Summary, interrupted: int | None, batch: BatchCon
     if interrupted is not None:
         sys.stderr.write(f"jaxserve: {signal.Signals(interrupted).name}; {_left(job)}\n")
         return _EXIT_SIGNAL + interrupted
+    if batch.vectors is not None:
+        count, width = write_vectors(batch.files().output, Path(batch.vectors))
+        sys.stdout.write(f"vectors:     {count:,} of {width:,} numbers in {batch.vectors}\n")
     return _EXIT_FAILURES if summary.all_runs.failed or summary.all_runs.invalid else 0
 
 

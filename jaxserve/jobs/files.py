@@ -21,22 +21,26 @@ class JobFiles:
         output: replies.
         errors: what became of all other lines.
         journal: how far the job is; SQLite, with another file beside it (-journal) while it is written.
+        vectors: what is made of the output in the end, if anything.
     """
 
     input: Path
     output: Path
     errors: Path
     journal: Path
+    vectors: Path | None = None
 
     @classmethod
-    def beside(cls, input: Path, output: Path, errors: Path | None = None) -> JobFiles:
+    def beside(cls, input: Path, output: Path, errors: Path | None = None, vectors: Path | None = None) -> JobFiles:
         """The other two named after the output: results.jsonl, results.errors.jsonl, results.jsonl.job."""
         default = output.with_name(f"{output.stem}.errors{output.suffix}")
-        return cls(input, output, errors or default, output.with_name(output.name + ".job"))
+        return cls(input, output, errors or default, output.with_name(output.name + ".job"), vectors)
 
     def check(self) -> None:
         """Raise ConfigError for two that are one, or for files that another program seems to have written."""
         paths = {"input": self.input, "output": self.output, "errors": self.errors, "journal": self.journal}
+        if self.vectors is not None:
+            paths["vectors"] = self.vectors
         for (one, first), (other, second) in combinations(paths.items(), 2):
             if os.path.realpath(first) == os.path.realpath(second):
                 raise ConfigError(f"{one} and {other} are one file: {first}", param=other)
