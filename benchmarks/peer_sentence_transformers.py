@@ -1,6 +1,6 @@
 """sentence-transformers as a process of its own: reads one JSON request a line, answers one JSON line.
 
-    {"texts": ["...", ...]} -> {"seconds": 3.21, "first": [0.1, ...]}
+    {"texts": ["...", ...]} -> {"seconds": 3.21, "first": [0.1, ...], "memory_bytes": 900000000}
 
 Started by `embeddings.py` with an interpreter that has sentence-transformers; imports nothing of jaxserve.
 """
@@ -8,6 +8,7 @@ Started by `embeddings.py` with an interpreter that has sentence-transformers; i
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 
@@ -25,7 +26,9 @@ def main() -> None:
         texts = json.loads(line)["texts"]
         start = time.perf_counter()
         vectors = model.encode(texts, batch_size=int(sys.argv[3]), show_progress_bar=False)
-        print(json.dumps({"seconds": time.perf_counter() - start, "first": vectors[0].tolist()}), flush=True)
+        seconds = time.perf_counter() - start
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"seconds": seconds, "first": vectors[0].tolist(), "memory_bytes": memory}), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from server.kserve.tensors import elements
 from server.proto import kserve_pb2 as pb
 
+_MATRIX = 2  # axes
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,5 +56,9 @@ def generate_reply(answer: pb.ModelInferResponse) -> dict[str, Any]:
     told |= {"model_name": answer.model_name, "model_version": answer.model_version}
     for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
         values = elements(output.datatype, raw)
-        told[output.name] = values[0] if len(values) == 1 else values
+        if len(output.shape) == _MATRIX:
+            width = output.shape[1]
+            told[output.name] = [values[start : start + width] for start in range(0, len(values), width)]
+        else:
+            told[output.name] = values[0] if len(values) == 1 else values
     return told

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
 
 from jaxserve.errors import InvalidRequestError
+from server.kserve import pooling
 from server.kserve.requests import INPUTS
 from server.kserve.tensors import texts
 from server.proto import kserve_pb2 as pb
 
 _BINARY_SIZE = "binary_data_size"
 _ALL_BINARY, _BINARY = "binary_data_output", "binary_data"
+_KNOWN = {**pooling.INPUTS, **INPUTS}
 _MAX_INT, _MIN_INT = 2**63 - 1, -(2**63)
 
 Body = TypeVar("Body")
@@ -110,7 +113,7 @@ def generate_request(model: str, version: str, body: bytes) -> pb.ModelInferRequ
     request = pb.ModelInferRequest(
         model_name=model, model_version=version, id=identity if isinstance(identity, str) else str(identity)
     )
-    structured = {name: fields.pop(name) for name in list(fields) if name not in INPUTS and isinstance(fields[name], list | dict)}
+    structured = {name: fields.pop(name) for name in list(fields) if name not in _KNOWN and isinstance(fields[name], list | dict)}
     if isinstance(fields.get("sampling_parameters"), dict):  # an object says the same as its text
         fields["sampling_parameters"] = json.dumps(fields["sampling_parameters"])
     if structured:
@@ -119,9 +122,11 @@ def generate_request(model: str, version: str, body: bytes) -> pb.ModelInferRequ
                 f"{min(structured)} belongs into sampling_parameters, which is given", param=min(structured)
             )
         fields["sampling_parameters"] = json.dumps(structured)
-    for name in INPUTS:
+    for name, datatype in _KNOWN.items():
         if name in fields:
-            one = _Input(name, INPUTS[name], [1], [fields.pop(name)])
+            value = fields.pop(name)
+            data = value if isinstance(value, list) else [value]
+            one = _Input(name, datatype, [len(data)], data)
             request.inputs.add(name=name, datatype=one.datatype, shape=one.shape)
             request.raw_input_contents.append(_contents(one))
     _fill(request, ((name, value) for name, value in fields.items() if value is not None))
@@ -130,16 +135,18 @@ def generate_request(model: str, version: str, body: bytes) -> pb.ModelInferRequ
 
 def _contents(tensor: _Input) -> bytes:
     """Raw contents of an input's `data`; nothing for an input that is not known, which is told later."""
-    if tensor.name not in INPUTS:
+    if tensor.name not in _KNOWN:
         return b""
-    elements = list(_flat(tensor.data))
-    if len(elements) != 1:
-        raise InvalidRequestError(f"{tensor.name} must have one element in data, got {len(elements)}", param=tensor.name)
-    (element,) = elements
-    wanted = str if INPUTS[tensor.name] == "BYTES" else bool
-    if not isinstance(element, wanted):
-        raise InvalidRequestError(f"{tensor.name} must be {'a string' if wanted is str else 'true or false'}", param=tensor.name)
-    return texts([element]) if isinstance(element, str) else bytes([element])
+    elements, count = list(_flat(tensor.data)), math.prod(tensor.shape)
+    if len(elements) != count:
+        named = "one element" if count == 1 else f"{count} elements, as its shape says,"
+        raise InvalidRequestError(f"{tensor.name} must have {named} in data, got {len(elements)}", param=tensor.name)
+    wanted = str if _KNOWN[tensor.name] == "BYTES" else bool
+    for element in elements:
+        if not isinstance(element, wanted):
+            told = "a string" if wanted is str else "true or false"
+            raise InvalidRequestError(f"{tensor.name} must be {told}", param=tensor.name)
+    return texts(elements) if wanted is str else bytes(elements)
 
 
 def _flat(data: Any) -> Iterator[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from typing import NamedTuple
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import JaxserveError
@@ -11,6 +12,7 @@ from jaxserve.metrics import catalogue
 from jaxserve.metrics.catalogue import Metric
 from jaxserve.terminal.metrics_page import Page
 from server.context import RequestContext
+from server.kserve import pooling
 from server.kserve.requests import INPUTS, OUTPUTS, REQUIRED, VERSION, check_version
 from server.models import clients_of
 from server.proto import kserve_pb2 as pb
@@ -22,6 +24,30 @@ _NANOSECONDS = 1e9
 _TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "FP32": "TYPE_FP32", "UINT32": "TYPE_UINT32"}
 
 
+class _Tensors(NamedTuple):
+    """Of a model, by datatype.
+
+    Attributes:
+        size: of an input; -1 for as many elements as the client likes.
+        matrices: outputs that have a row for each element.
+    """
+
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    size: int
+    matrices: tuple[str, ...]
+
+    def shape(self, output: str) -> list[int]:
+        """Of an output."""
+        return [-1, -1] if output in self.matrices else [-1]
+
+
+def _tensors(client: EngineClient) -> _Tensors:
+    if pooling.only_pools(client):
+        return _Tensors(pooling.INPUTS, pooling.outputs_of(client), -1, (pooling.EMBEDDING, pooling.SCORES))
+    return _Tensors(INPUTS, OUTPUTS, 1, ())
+
+
 def server_metadata() -> pb.ServerMetadataResponse:
     return pb.ServerMetadataResponse(name="jaxserve", version=version("jaxserve"), extensions=EXTENSIONS)
 
@@ -30,10 +56,11 @@ def model_metadata(client: EngineClient, name: str, model_version: str, context:
     """The served model's tensors. Raises ModelNotFoundError."""
     client = _checked(client, name, model_version, context)
     reply = pb.ModelMetadataResponse(name=name or client.model.name, versions=[VERSION], platform=PLATFORM)
-    for tensor, datatype in INPUTS.items():
-        reply.inputs.add(name=tensor, datatype=datatype, shape=[1])
-    for tensor, datatype in OUTPUTS.items():
-        reply.outputs.add(name=tensor, datatype=datatype, shape=[-1])
+    tensors = _tensors(client)
+    for tensor, datatype in tensors.inputs.items():
+        reply.inputs.add(name=tensor, datatype=datatype, shape=[tensors.size])
+    for tensor, datatype in tensors.outputs.items():
+        reply.outputs.add(name=tensor, datatype=datatype, shape=tensors.shape(tensor))
     return reply
 
 
@@ -41,11 +68,13 @@ def model_config(client: EngineClient, name: str, model_version: str, context: R
     """The same as Triton's configuration of a model. Raises ModelNotFoundError."""
     client = _checked(client, name, model_version, context)
     config = pb.ModelConfig(name=name or client.model.name, platform=PLATFORM, backend=PLATFORM)
-    for tensor, datatype in INPUTS.items():
-        config.input.add(name=tensor, data_type=_TYPES[datatype], dims=[1], optional=tensor not in REQUIRED)
-    for tensor, datatype in OUTPUTS.items():
-        config.output.add(name=tensor, data_type=_TYPES[datatype], dims=[-1])
-    config.model_transaction_policy.decoupled = True  # a request may have many answers
+    tensors = _tensors(client)
+    for tensor, datatype in tensors.inputs.items():
+        optional = tensor not in REQUIRED
+        config.input.add(name=tensor, data_type=_TYPES[datatype], dims=[tensors.size], optional=optional)
+    for tensor, datatype in tensors.outputs.items():
+        config.output.add(name=tensor, data_type=_TYPES[datatype], dims=tensors.shape(tensor))
+    config.model_transaction_policy.decoupled = not pooling.only_pools(client)  # a request may have many answers
     return config
 
 

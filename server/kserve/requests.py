@@ -41,6 +41,7 @@ OUTPUTS = {
 }
 
 _OPTIONS = ("service_class", "cache_salt", "queue_timeout", "max_total_tokens")
+OPTIONS = frozenset({*_OPTIONS, "timeout"})
 _DEFAULT_MAX_TOKENS = 16  # vLLM's
 
 
@@ -149,19 +150,25 @@ def _outputs(request: pb.ModelInferRequest, flags: dict[str, bool]) -> tuple[str
 def _parameters(request: pb.ModelInferRequest) -> tuple[dict[str, Any], dict[str, Any], Form]:
     """SamplingParams' arguments, options and the form of the output of the parameters map."""
     fields: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    given = {key: plain(parameter, f"parameters.{key[:100]}") for key, parameter in request.parameters.items()}
-    kept = checked(given, SAMPLING | FORMS, prefix="parameters.")
+    kept = checked(plain_parameters(request), SAMPLING | FORMS, prefix="parameters.")
     form = form_in(kept, "parameters.")
+    options = options_among(kept)
     for key, value in kept.items():
-        name = f"parameters.{key[:100]}"
-        if key in _OPTIONS:
-            options[key] = _option(key, value, name)
-        elif key == "timeout":
-            options[key] = _seconds(value, name)
-        elif key != "triton_enable_empty_final_response":  # the last answer of a stream has no text anyway
-            fields[key] = sampling_value(key, value, name)
+        # The last answer of a stream has no text anyway.
+        if key not in options and key != "triton_enable_empty_final_response":
+            fields[key] = sampling_value(key, value, f"parameters.{key[:100]}")
     return fields, options, form
+
+
+def plain_parameters(request: pb.ModelInferRequest) -> dict[str, Any]:
+    """The values of the parameters map. Raises InvalidRequestError for one without."""
+    return {key: plain(parameter, f"parameters.{key[:100]}") for key, parameter in request.parameters.items()}
+
+
+def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the parameters that are options of a request. Raises InvalidRequestError."""
+    options = {key: _option(key, given[key], f"parameters.{key}") for key in _OPTIONS if key in given}
+    return options | ({"timeout": _seconds(given["timeout"], "parameters.timeout")} if "timeout" in given else {})
 
 
 def _option(key: str, value: Any, name: str) -> Any:

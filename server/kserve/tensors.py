@@ -61,6 +61,32 @@ def one_text(tensor: Tensor, raw: bytes | None) -> str:
         raise InvalidRequestError(f"{tensor.name} must be UTF-8: {error.reason}", param=tensor.name) from error
 
 
+def texts_of(tensor: Tensor, raw: bytes | None) -> list[str]:
+    """The elements of a BYTES tensor of one axis, or of one column, as UTF-8. Raises InvalidRequestError naming the tensor."""
+    if tensor.datatype != "BYTES":
+        raise InvalidRequestError(f"{tensor.name} must be of datatype BYTES, got {tensor.datatype!r}", param=tensor.name)
+    found = list(tensor.contents.bytes_contents) if raw is None else _split(tensor, raw)
+    if list(tensor.shape) not in ([len(found)], [len(found), 1]):
+        raise InvalidRequestError(
+            f"{tensor.name} must be of shape [{len(found)}], as it has elements, got {list(tensor.shape)[:8]}", param=tensor.name
+        )
+    try:
+        return [element.decode() for element in found]
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{tensor.name} must be UTF-8: {error.reason}", param=tensor.name) from error
+
+
+def _split(tensor: Tensor, raw: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(raw):
+        size = _LENGTH.unpack_from(raw, at)[0] if at + _LENGTH.size <= len(raw) else len(raw)
+        at += _LENGTH.size + size
+        if at > len(raw):
+            raise InvalidRequestError(f"{tensor.name} must be elements, each after its length in 4 bytes", param=tensor.name)
+        found.append(raw[at - size : at])
+    return found
+
+
 def texts(elements: Sequence[str]) -> bytes:
     """Raw contents of a BYTES tensor."""
     encoded = [element.encode() for element in elements]

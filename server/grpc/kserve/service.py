@@ -18,10 +18,12 @@ from server.grpc.health import accepts
 from server.grpc.jobs import DEADLINE_METADATA, TENANT_METADATA, events_of, options_of
 from server.grpc.kserve.stream import side_by_side
 from server.kserve import metadata
+from server.kserve.pooling import infer_vectors, pools
 from server.kserve.replies import FINAL, answers
 from server.kserve.requests import VERSION, Carrier, inference_of
 from server.models import clients_of
 from server.proto import kserve_pb2 as pb
+from server.requests import admit
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
@@ -72,6 +74,9 @@ class Kserve:
         return metadata.repository_index(self._client, self._ready, call.context, only_ready=request.ready)
 
     async def model_infer(self, request: pb.ModelInferRequest, call: GrpcCall) -> pb.ModelInferResponse:
+        client = admit(self._client, request.model_name, call.context)
+        if pools(client, request):
+            return await infer_vectors(client, request, _carrier(call, call.context))
         inference = inference_of(self._client, request, _carrier(call, call.context))
         if inference.stream:
             raise InvalidRequestError("stream must be false: ModelStreamInfer answers piece by piece", param="stream")
@@ -117,6 +122,10 @@ class Kserve:
         try:
             request = decoded(pb.ModelInferRequest, payload)
             name = request.id
+            client = admit(self._client, request.model_name, context)
+            if pools(client, request):
+                yield pb.ModelStreamInferResponse(infer_response=await infer_vectors(client, request, _carrier(call, context)))
+                return
             inference = inference_of(self._client, request, _carrier(call, context))
             events = events_of(inference.client, inference.job, context)
             async with aclosing(answers(inference, events)) as found:

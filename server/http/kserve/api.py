@@ -23,10 +23,11 @@ from server.http.sse import frame, stream
 from server.kserve import metadata
 from server.kserve.json_replies import generate_reply, infer_reply, plain
 from server.kserve.json_requests import generate_request, infer_request, read_json
+from server.kserve.pooling import infer_vectors, pools
 from server.kserve.replies import answers
 from server.kserve.requests import Carrier, Inference, check_version, inference_of
 from server.proto import kserve_pb2 as pb
-from server.requests import request_options, served
+from server.requests import admit, request_options, served
 from server.streams import run
 
 router = APIRouter(prefix="/v2", include_in_schema=False)
@@ -99,7 +100,7 @@ async def config(request: Request) -> Response:
 async def infer(request: Request) -> Response:
     """Answer one request at once with all of its output."""
     given, binary = infer_request(*_model(request), await request.body(), _json_bytes(request))
-    answer = await _whole(request, _inference(request, given), "POST .../generate_stream answers piece by piece")
+    answer = await _whole(request, given, "POST .../generate_stream answers piece by piece")
     body, json_bytes = infer_reply(answer, binary)
     if json_bytes is None:
         return Response(body, media_type="application/json")
@@ -110,8 +111,8 @@ async def infer(request: Request) -> Response:
 @router.post("/models/{name:path}/versions/{version}/generate")
 async def generate(request: Request) -> Response:
     """Answer one text at once with all of its output."""
-    inference = _inference(request, generate_request(*_model(request), await request.body()))
-    return json_response(generate_reply(await _whole(request, inference, "generate_stream answers piece by piece")))
+    given = generate_request(*_model(request), await request.body())
+    return json_response(generate_reply(await _whole(request, given, "generate_stream answers piece by piece")))
 
 
 @router.post("/models/{name:path}/generate_stream")
@@ -144,14 +145,22 @@ def _json_bytes(request: Request) -> int | None:
 
 
 def _inference(request: Request, given: pb.ModelInferRequest) -> Inference:
+    return inference_of(client_of(request), given, _carrier(request))
+
+
+def _carrier(request: Request) -> Carrier:
     def options(fields: Any) -> RequestOptions:
         return request_options(request.headers.getlist(TENANT_HEADER), fields, tenant_name=TENANT_HEADER)
 
-    return inference_of(client_of(request), given, Carrier(context_of(request), options, TENANT_HEADER))
+    return Carrier(context_of(request), options, TENANT_HEADER)
 
 
-async def _whole(request: Request, inference: Inference, instead: str) -> pb.ModelInferResponse:
+async def _whole(request: Request, given: pb.ModelInferRequest, instead: str) -> pb.ModelInferResponse:
     """The only answer of a request that wants no stream."""
+    client = admit(client_of(request), given.model_name, context_of(request))
+    if pools(client, given):
+        return await until_gone(request.receive, infer_vectors(client, given, _carrier(request)))
+    inference = _inference(request, given)
     if inference.stream:
         raise InvalidRequestError(f"stream must be false: {instead}", param="stream")
 

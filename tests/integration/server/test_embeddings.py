@@ -258,6 +258,15 @@ def test_grpc_gives_the_same_vectors(server: Process, http: httpx.Client) -> Non
     np.testing.assert_allclose(cut.values, same.values, atol=2e-2)
 
 
+def test_kserve_of_a_model_that_generates_as_well(http: httpx.Client) -> None:
+    """Text, unless a task is named."""
+    wanted = [one["embedding"] for one in post(http, "/v1/embeddings", input=TEXTS)["data"]]
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [3], "data": TEXTS}
+    (output,) = post(http, "/v2/models/pico/infer", inputs=[tensor], parameters={"task": "embed"})["outputs"]
+    np.testing.assert_allclose(np.reshape(output["data"], output["shape"]), wanted, atol=2e-2)
+    assert post(http, "/v2/models/pico/generate", text_input=TEXTS[0], temperature=0, max_tokens=2)["text_output"]
+
+
 def test_grpc_scores_pairs(reranking: Process) -> None:
     golden = json.loads((POOLED / "qwen3-reranker" / "pooled.json").read_text())
     inputs = [pb.PoolInput(pair=pb.TextPair(first=first, second=second)) for first, second in golden["pairs"]]
