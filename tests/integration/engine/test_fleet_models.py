@@ -31,7 +31,7 @@ class Streams:
     Attributes:
         tokens: of each, so far.
         resumed: how often each went on elsewhere.
-        begun: set once each has some tokens.
+        begun: set once half of them have some tokens: on a machine that is held up the last may begin when the first have ended.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Streams:
         async for event in front.generate({"prompt_token_ids": prompt}, params):
             if isinstance(event, Delta):
                 self.tokens[number] += event.token_ids
-                if all(len(tokens) >= SOME for tokens in self.tokens):
+                if sum(len(tokens) >= SOME for tokens in self.tokens) >= STREAMS // 2:
                     self.begun.set()
             elif isinstance(event, Finished):
                 self.resumed[number] = event.resumed
