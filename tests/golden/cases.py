@@ -91,6 +91,7 @@ DEEPSEEK: dict[str, Any] = {
     "moe_intermediate_size": 16,
 }
 DEEPSEEK_YARN = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.9}
+GLM = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
 SPARSE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 CASES = (
@@ -316,6 +317,49 @@ CASES = (
             "sliding_window": 28,
             "tie_word_embeddings": True,
         },
+        layout=4,
+        dtype="bfloat16",
+    ),
+    Case(
+        "glm4-moe-norms",
+        "glm4_moe",
+        80,
+        {
+            **GLM,
+            "num_hidden_layers": 3,
+            "head_dim": 16,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "routed_scaling_factor": 1.7,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5},
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "glm4-moe-groups",
+        "glm4_moe",
+        81,
+        {**GLM, "n_group": 2, "topk_group": 1, "n_shared_experts": 2, "norm_topk_prob": False, "tie_word_embeddings": True},
+        layout=4,
+    ),
+    Case(
+        "minimax-m2-part",
+        "minimax_m2",
+        82,
+        {
+            "head_dim": 16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 20,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5},
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "minimax-m2-whole",
+        "minimax_m2",
+        83,
+        {"num_hidden_layers": 3, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 3, "intermediate_size": 24},
         layout=4,
         dtype="bfloat16",
     ),

@@ -1,4 +1,7 @@
-"""DeepSeek-V3 and R1 (2024): latent attention; experts chosen by sigmoid with a stored correction, of the best groups only."""
+"""DeepSeek-V3 and R1 (2024): latent attention; experts chosen by sigmoid with a stored correction, of the best groups only.
+
+Kimi K2 (Moonshot AI 2025) is of this architecture, under a `model_type` of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from jaxserve.models.fields import HfFields
 
 ARCHITECTURE = "DeepseekV3ForCausalLM"
 MODEL_TYPE = "deepseek_v3"
+KIMI_K2 = "kimi_k2"
 
 _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
@@ -32,6 +36,8 @@ _FIXED: Mapping[str, Any] = MappingProxyType({"scoring_func": "sigmoid", "topk_m
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
+    if hf.get("model_type") == KIMI_K2:
+        hf = {**hf, "model_type": MODEL_TYPE}
     fields = HfFields(hf)
     routing = Routing(
         score="sigmoid",
