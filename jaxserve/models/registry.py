@@ -17,6 +17,7 @@ from jaxserve.models.families import (
     gemma2,
     gemma3,
     glm4_moe,
+    glm4_moe_lite,
     gpt_oss,
     granite,
     llama,
@@ -75,6 +76,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             deepseek_v2,
             deepseek_v3,
             glm4_moe,
+            glm4_moe_lite,
             minimax_m2,
         )
     }

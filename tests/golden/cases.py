@@ -343,6 +343,21 @@ CASES = (
         layout=4,
     ),
     Case(
+        "glm4-lite",
+        "glm4_moe_lite",
+        84,
+        {
+            **{name: value for name, value in DEEPSEEK.items() if name != "first_k_dense_replace"},
+            "q_lora_rank": 24,
+            "num_hidden_layers": 3,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "mlp_layer_types": ["dense", "dense", "sparse"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+        },
+        dtype="bfloat16",
+    ),
+    Case(
         "minimax-m2-part",
         "minimax_m2",
         82,

@@ -32,14 +32,19 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "max_position_embeddings": 4096,
     }
 )
-_FIXED: Mapping[str, Any] = MappingProxyType({"scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": True})
+FIXED: Mapping[str, Any] = MappingProxyType({"scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": True})
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     if hf.get("model_type") == KIMI_K2:
         hf = {**hf, "model_type": MODEL_TYPE}
-    fields = HfFields(hf)
-    routing = Routing(
+    routing = routing_of(HfFields(hf))
+    return deepseek.deepseek_config(hf, model_type=MODEL_TYPE, routing=routing, defaults=_DEFAULTS, fixed=FIXED)
+
+
+def routing_of(fields: HfFields) -> Routing:
+    """How tokens choose experts, by DeepSeek-V3's defaults."""
+    return Routing(
         score="sigmoid",
         normalize=fields.flag("norm_topk_prob", True),
         scale=fields.number("routed_scaling_factor", 2.5),
@@ -48,7 +53,6 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         active_groups=fields.integer("topk_group", 4),
         group_score="top2",
     )
-    return deepseek.deepseek_config(hf, model_type=MODEL_TYPE, routing=routing, defaults=_DEFAULTS, fixed=_FIXED)
 
 
 weight_rules = deepseek.weight_rules

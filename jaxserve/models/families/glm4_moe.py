@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from jaxserve.models.config import DecoderConfig, Experts, Routing
+from jaxserve.models.config import DecoderConfig, Experts
 from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config, uniform_windows
+from jaxserve.models.families.deepseek_v3 import routing_of
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
@@ -16,6 +18,16 @@ ARCHITECTURE = "Glm4MoeForCausalLM"
 MODEL_TYPE = "glm4_moe"
 
 _LONGEST = 131072
+_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
+        "num_key_value_heads": 8,
+        "routed_scaling_factor": 1.0,
+        "n_group": 1,
+        "topk_group": 1,
+    }
+)
 _NAMES = ExpertNames()
 
 
@@ -26,7 +38,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
     Raises UnsupportedModelError, CheckpointError: as `common_config`.
     """
-    hf = {"rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "num_key_value_heads": 8, **hf}
+    hf = {**_DEFAULTS, **hf}
     fields = HfFields(hf)
     layers = fields.integer("num_hidden_layers")
     width = fields.integer("head_dim", max(fields.integer("hidden_size") // fields.integer("num_attention_heads"), 1))
@@ -56,15 +68,7 @@ def _experts(fields: HfFields, layers: int) -> Experts | None:
         active=fields.integer("num_experts_per_tok", 8),
         ffn_size=size,
         layers=tuple(layer >= dense for layer in range(layers)),
-        routing=Routing(
-            score="sigmoid",
-            normalize=fields.flag("norm_topk_prob", True),
-            scale=fields.number("routed_scaling_factor", 1.0),
-            correction=True,
-            groups=fields.integer("n_group", 1),
-            active_groups=fields.integer("topk_group", 1),
-            group_score="top2",
-        ),
+        routing=routing_of(fields),
         shared_ffn_size=size * fields.count("n_shared_experts", 1),
     )
 

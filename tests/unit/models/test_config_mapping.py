@@ -37,7 +37,7 @@ LATENT = {"num_key_value_heads": 4, "num_experts_per_tok": 2}  # what DeepSeek's
 
 def test_every_family_reads_a_minimal_config():
     for architecture in FAMILIES:
-        latent = architecture.startswith("Deepseek")
+        latent = architecture.startswith(("Deepseek", "Glm4MoeLite"))
         config = decoder_config(hf(architecture, **(LATENT if latent else {})))
         assert (config.num_heads, config.num_kv_heads, config.num_layers) == (4, 1 if latent else 2, 3)
         assert config.eos_token_ids == (2, 3)
