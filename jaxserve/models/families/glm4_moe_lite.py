@@ -35,7 +35,7 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a GLM-4.7-Flash config.json describes: `mlp_layer_types`, or `first_k_dense_replace`, says where experts begin.
+    """The decoder that a config.json describes: `mlp_layer_types`, or `first_k_dense_replace`, says where experts begin.
 
     Raises UnsupportedModelError, CheckpointError: as `common_config`.
     """
