@@ -58,6 +58,9 @@ OWN: Mapping[str, dict[str, Any]] = {
     "gpt_oss": {"num_local_experts": 8, "intermediate_size": 704},
     "deepseek_v2": {**_DEEPSEEK, "topk_method": "group_limited_greedy"},
     "deepseek_v3": _DEEPSEEK,
+    "glm4_moe": {"head_dim": 64, "n_routed_experts": 8, "use_qk_norm": True},
+    "glm4_moe_lite": _DEEPSEEK,
+    "minimax_m2": {"head_dim": 64, "num_local_experts": 8, "intermediate_size": 704, "rotary_dim": 32},
 }
 
 

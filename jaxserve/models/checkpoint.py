@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxserve.errors import CheckpointError
+from jaxserve.models.text_part import text_part
 
 
 def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
-    """The parsed config.json of a checkpoint directory.
+    """The parsed config.json of a checkpoint directory; of a model for images and sound that of its decoder (`text_part`).
 
     `eos_token_id` of generation_config.json, where that file has one, replaces config.json's: it is what generation
     stops at (chat models list their end-of-turn tokens only there). What ModelOpt's hf_quant_config.json says becomes a
@@ -24,7 +25,7 @@ def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
     path = directory / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{directory} has no config.json: not a checkpoint in Hugging Face format", param="model")
-    config = read_json_object(path)
+    config = text_part(read_json_object(path))
     generation = directory / "generation_config.json"
     if generation.is_file():
         eos = read_json_object(generation).get("eos_token_id")

@@ -16,6 +16,7 @@ class ExpertNames:
         block: the part of the layer that they all are in.
         gate, up, down: of one expert's projections, in `block`.experts.J.
         shared: of the expert that every token visits.
+        correction: of the bias that is added to scores for the choice alone.
     """
 
     block: str = "mlp"
@@ -23,6 +24,7 @@ class ExpertNames:
     up: str = "up_proj"
     down: str = "down_proj"
     shared: str = "shared_experts"
+    correction: str = "gate.e_score_correction_bias"
 
     def rules(self, config: DecoderConfig, path: Path, prefix: str) -> list[WeightRule]:
         """The LayerRules of `decoder_rules` for these names. The config must have experts, without biases of their own."""
@@ -38,7 +40,7 @@ class ExpertNames:
             WeightRule((*here, "down"), tuple(outputs), Packing.ROWS, experts.count),
         ]
         if experts.routing.correction:
-            rules.append(whole((*here, "correction"), f"{block}.gate.e_score_correction_bias", (experts.count,)))
+            rules.append(whole((*here, "correction"), f"{block}.{self.correction}", (experts.count,)))
         if experts.shared_ffn_size:
             shared = replace(config, ffn_size=experts.shared_ffn_size)
             rules += mlp_rules(shared, (*here, "shared"), f"{block}.{self.shared}")

@@ -16,9 +16,12 @@ from jaxserve.models.families import (
     deepseek_v3,
     gemma2,
     gemma3,
+    glm4_moe,
+    glm4_moe_lite,
     gpt_oss,
     granite,
     llama,
+    minimax_m2,
     mistral,
     mixtral,
     olmo2,
@@ -72,6 +75,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             gpt_oss,
             deepseek_v2,
             deepseek_v3,
+            glm4_moe,
+            glm4_moe_lite,
+            minimax_m2,
         )
     }
 )
@@ -90,7 +96,9 @@ MODULE_RULES: Mapping[str, Callable[[DecoderConfig], list[WeightRule]]] = Mappin
 )
 """Of modules for multi-token prediction, by the architectures whose checkpoints may have one."""
 
-MODEL_TYPES: Mapping[str, str] = MappingProxyType({family.model_type: name for name, family in FAMILIES.items()})
+MODEL_TYPES: Mapping[str, str] = MappingProxyType(
+    {**{family.model_type: name for name, family in FAMILIES.items()}, deepseek_v3.KIMI_K2: deepseek_v3.ARCHITECTURE}
+)
 """The architecture that goes with each `model_type`."""
 
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.sentence_transformers import dense_folders
-from jaxserve.weights.base_model import PrefixedTensors, lacks_prefix
 from jaxserve.weights.checkpoint import Checkpoint
 from jaxserve.weights.modules import ModuleTensors
 from jaxserve.weights.orbax import OrbaxCheckpoint, find_orbax
+from jaxserve.weights.renamed import named_as_decoder
 from jaxserve.weights.safetensors import INDEX, SINGLE, SafetensorsCheckpoint
 
 StoredFormat = Literal["auto", "safetensors", "orbax"]
@@ -43,8 +43,7 @@ def open_checkpoint(directory: Path, load_format: StoredFormat) -> Checkpoint:
     if load_format == "auto":
         load_format = stored_format(directory)
     if load_format == "safetensors":
-        stored = SafetensorsCheckpoint(directory)
-        found: Checkpoint = PrefixedTensors(stored) if lacks_prefix(stored) else stored
+        found = named_as_decoder(SafetensorsCheckpoint(directory))
         folders = dense_folders(directory)
         return ModuleTensors(found, directory, folders) if folders else found
     folder = find_orbax(directory)

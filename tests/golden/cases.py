@@ -19,6 +19,7 @@ class Case:
         stored: how the weights are quantized; in capitals, a preset of compressed-tensors.
         dtype: of the stored weights that are not quantized; goldens are computed in float32 from them in any case.
         shard_size: largest safetensors file; smaller than the model for a sharded index.
+        within: of a model that sees, whose decoder this is: what its config class takes besides.
         shortest: of its prompts; what is shorter, transformers computes otherwise than within a longer text.
     """
 
@@ -30,6 +31,7 @@ class Case:
     stored: Literal["plain", "fp8", "mxfp4", "W4A16", "W8A8", "FP8_DYNAMIC"] = "plain"
     dtype: str = "float32"
     shard_size: str = "1GB"
+    within: dict[str, Any] | None = None
     shortest: int = 1
 
 
@@ -91,6 +93,15 @@ DEEPSEEK: dict[str, Any] = {
     "moe_intermediate_size": 16,
 }
 DEEPSEEK_YARN = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.9}
+EYES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
+GLM = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
 SPARSE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 CASES = (
@@ -126,6 +137,15 @@ CASES = (
     Case("llama3-layout4", "llama", 5, {"rope_parameters": LLAMA3, "tie_word_embeddings": True}, layout=4),
     Case("mistral-window", "mistral", 6, {"sliding_window": 16, "num_key_value_heads": 1}),
     Case("mistral-full", "mistral", 7, {"sliding_window": None, "head_dim": 12, "vocab_size": 263}, layout=4),
+    Case(
+        "mistral-sees",
+        "mistral",
+        86,
+        {"sliding_window": None, "head_dim": 12},
+        within={"model_type": "mistral3", "vision_config": {**EYES, "model_type": "pixtral"}, "tie_word_embeddings": False},
+        layout=4,
+        dtype="bfloat16",
+    ),
     Case(
         "qwen2-gqa7",
         "qwen2",
@@ -186,6 +206,14 @@ CASES = (
                 "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
             },
         },
+    ),
+    Case(
+        "gemma3-sees",
+        "gemma3_text",
+        93,
+        {"num_hidden_layers": 2, "head_dim": 16, "sliding_window": 20, "sliding_window_pattern": 2},
+        within={"model_type": "gemma3", "vision_config": EYES, "mm_tokens_per_image": 4, "tie_word_embeddings": False},
+        dtype="bfloat16",
     ),
     Case("phi3-window", "phi3", 17, {"sliding_window": 40, "num_key_value_heads": 4}),
     Case(
@@ -316,6 +344,64 @@ CASES = (
             "sliding_window": 28,
             "tie_word_embeddings": True,
         },
+        layout=4,
+        dtype="bfloat16",
+    ),
+    Case(
+        "glm4-moe-norms",
+        "glm4_moe",
+        80,
+        {
+            **GLM,
+            "num_hidden_layers": 3,
+            "head_dim": 16,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "routed_scaling_factor": 1.7,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5},
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "glm4-moe-groups",
+        "glm4_moe",
+        81,
+        {**GLM, "n_group": 2, "topk_group": 1, "n_shared_experts": 2, "norm_topk_prob": False, "tie_word_embeddings": True},
+        layout=4,
+    ),
+    Case(
+        "glm4-lite",
+        "glm4_moe_lite",
+        84,
+        {
+            **{name: value for name, value in DEEPSEEK.items() if name != "first_k_dense_replace"},
+            "q_lora_rank": 24,
+            "num_hidden_layers": 3,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "mlp_layer_types": ["dense", "dense", "sparse"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "minimax-m2-part",
+        "minimax_m2",
+        82,
+        {
+            "head_dim": 16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 20,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5},
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "minimax-m2-whole",
+        "minimax_m2",
+        83,
+        {"num_hidden_layers": 3, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 3, "intermediate_size": 24},
         layout=4,
         dtype="bfloat16",
     ),

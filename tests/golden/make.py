@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from tests.golden.cases import BASE, CASES, Case
 from tests.golden.quantize import quantize
@@ -32,9 +32,9 @@ def make(case: Case) -> None:
     """Write one case's directory."""
     directory = DATA / case.name
     shutil.rmtree(directory, ignore_errors=True)
-    config = AutoConfig.for_model(case.model_type, **{**BASE, **case.config})
-    config.initializer_range = 0.2
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    config = model_config(case)
+    kind = AutoModelForCausalLM if case.within is None else AutoModelForImageTextToText
+    model = kind.from_config(config, attn_implementation="eager", dtype=torch.float32)
     randomize(model, case.seed)
     model.to(getattr(torch, case.dtype))
     model.save_pretrained(directory, max_shard_size=case.shard_size)
@@ -44,9 +44,9 @@ def make(case: Case) -> None:
     for file in directory.glob("*.safetensors"):
         file.chmod(0o644)
     write_config(directory / "config.json", case)
-    write_tokenizer(directory, config.vocab_size)
+    write_tokenizer(directory, config.get_text_config().vocab_size)
 
-    model = reference_model(directory)
+    model = reference_model(directory, kind)
     rng = np.random.default_rng(case.seed)
     prompts, greedy, last, gaps = [], [], [], []
     for length in LENGTHS:
@@ -62,6 +62,15 @@ def make(case: Case) -> None:
     np.savez_compressed(directory / "logits.npz", last=np.stack(last), full=full)
     kinds = len({token for tokens in greedy for token in tokens})
     print(f"{case.name}: logits deviate {full.std():.2f}, least gap {min(gaps):.4f}, {kinds} tokens in use")
+
+
+def model_config(case: Case) -> Any:
+    """As transformers has it; of a decoder within a model that sees, that model's."""
+    own = {**BASE, **case.config, "initializer_range": 0.2}
+    if case.within is None:
+        return AutoConfig.for_model(case.model_type, **own)
+    beside = {name: value for name, value in case.within.items() if name != "model_type"}
+    return AutoConfig.for_model(case.within["model_type"], text_config={**own, "model_type": case.model_type}, **beside)
 
 
 def randomize(model: Any, seed: int) -> None:
@@ -87,9 +96,10 @@ def write_config(path: Path, case: Case) -> None:
     """Rewrite config.json in the layout of the case's transformers version."""
     config = json.loads(path.read_text())
     if case.layout == 4:
-        rope = config.pop("rope_parameters")
-        config["rope_theta"] = rope.pop("rope_theta")
-        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+        decoder = config if case.within is None else config["text_config"]
+        rope = decoder.pop("rope_parameters")
+        decoder["rope_theta"] = rope.pop("rope_theta")
+        decoder["rope_scaling"] = None if rope["rope_type"] == "default" else rope
         config["torch_dtype"] = config.pop("dtype")
         config["transformers_version"] = "4.57.0"
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -110,9 +120,9 @@ def write_tokenizer(directory: Path, vocab_size: int) -> None:
     (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')
 
 
-def reference_model(directory: Path) -> Any:
+def reference_model(directory: Path, kind: Any = AutoModelForCausalLM) -> Any:
     """The checkpoint as transformers loads it, in float32."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    model = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     if not getattr(model, "is_quantized", False):  # compressed-tensors' are in float32
         model = model.float()  # beside FP8, transformers leaves tensors as they are stored
     return model.eval()
@@ -145,7 +155,7 @@ def generate(model: Any, prompt: list[int], new_tokens: int) -> tuple[list[int],
 def clear_prompt(model: Any, rng: np.random.Generator, length: int) -> tuple[list[int], list[int], np.ndarray, float]:
     """A random prompt with no near-tie in its continuation: prompt, greedy tokens, last logits, least gap."""
     for _ in range(200):
-        prompt = rng.integers(model.config.vocab_size, size=length).tolist()
+        prompt = rng.integers(model.config.get_text_config().vocab_size, size=length).tolist()
         tokens, logits = generate(model, prompt, NEW_TOKENS)
         best = np.sort(logits, axis=-1)[:, -2:]
         gap = float((best[:, 1] - best[:, 0]).min())

@@ -47,6 +47,9 @@ MODELS = {
     "GptOssForCausalLM": "gpt-oss",
     "DeepseekV2ForCausalLM": "DeepSeek-V2",
     "DeepseekV3ForCausalLM": "DeepSeek-V3, R1",
+    "Glm4MoeForCausalLM": "GLM-4.5, 4.6, 4.7",
+    "Glm4MoeLiteForCausalLM": "GLM-4.7-Flash",
+    "MiniMaxM2ForCausalLM": "MiniMax-M2",
 }
 
 Support = dict[str, dict[str, list[str]]]

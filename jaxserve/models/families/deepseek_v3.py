@@ -1,4 +1,7 @@
-"""DeepSeek-V3 and R1 (2024): latent attention; experts chosen by sigmoid with a stored correction, of the best groups only."""
+"""DeepSeek-V3 and R1 (2024): latent attention; experts chosen by sigmoid with a stored correction, of the best groups only.
+
+Kimi K2 (Moonshot AI 2025) is of this architecture, under a `model_type` of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from jaxserve.models.fields import HfFields
 
 ARCHITECTURE = "DeepseekV3ForCausalLM"
 MODEL_TYPE = "deepseek_v3"
+KIMI_K2 = "kimi_k2"
 
 _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
@@ -28,12 +32,19 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "max_position_embeddings": 4096,
     }
 )
-_FIXED: Mapping[str, Any] = MappingProxyType({"scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": True})
+FIXED: Mapping[str, Any] = MappingProxyType({"scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": True})
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    fields = HfFields(hf)
-    routing = Routing(
+    if hf.get("model_type") == KIMI_K2:
+        hf = {**hf, "model_type": MODEL_TYPE}
+    routing = routing_of(HfFields(hf))
+    return deepseek.deepseek_config(hf, model_type=MODEL_TYPE, routing=routing, defaults=_DEFAULTS, fixed=FIXED)
+
+
+def routing_of(fields: HfFields) -> Routing:
+    """How tokens choose experts, by DeepSeek-V3's defaults."""
+    return Routing(
         score="sigmoid",
         normalize=fields.flag("norm_topk_prob", True),
         scale=fields.number("routed_scaling_factor", 2.5),
@@ -42,7 +53,6 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         active_groups=fields.integer("topk_group", 4),
         group_score="top2",
     )
-    return deepseek.deepseek_config(hf, model_type=MODEL_TYPE, routing=routing, defaults=_DEFAULTS, fixed=_FIXED)
 
 
 weight_rules = deepseek.weight_rules

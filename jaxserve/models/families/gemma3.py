@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from jaxserve.models.config import DecoderConfig, RopeConfig
@@ -16,11 +17,16 @@ ARCHITECTURE = "Gemma3ForCausalLM"
 MODEL_TYPE = "gemma3_text"
 
 _LONGEST = 131072
+_DEFAULTS: Mapping[str, Any] = MappingProxyType({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4})
 _GLOBAL_THETA, _LOCAL_THETA = 1e6, 1e4
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Gemma 3 text config.json describes; layers with a window have a rotary embedding of their own."""
+    """The decoder that a Gemma 3 text config.json describes; layers with a window have a rotary embedding of their own.
+
+    Within the config.json of a model that sees, fields that have the family's defaults are missing.
+    """
+    hf = {**_DEFAULTS, **hf}
     fields = HfFields(hf)
     every = fields.integer("sliding_window_pattern", 6)
     sliding = sliding_layers(fields, lambda layer: (layer + 1) % every != 0)

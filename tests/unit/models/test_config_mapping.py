@@ -1,10 +1,11 @@
 import math
+from typing import Any
 
 import pytest
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.config import RopeConfig
-from jaxserve.models.registry import FAMILIES, decoder_config
+from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
 
 TYPES = {name: family.model_type for name, family in FAMILIES.items()}
 
@@ -36,7 +37,7 @@ LATENT = {"num_key_value_heads": 4, "num_experts_per_tok": 2}  # what DeepSeek's
 
 def test_every_family_reads_a_minimal_config():
     for architecture in FAMILIES:
-        latent = architecture.startswith("Deepseek")
+        latent = architecture.startswith(("Deepseek", "Glm4MoeLite"))
         config = decoder_config(hf(architecture, **(LATENT if latent else {})))
         assert (config.num_heads, config.num_kv_heads, config.num_layers) == (4, 1 if latent else 2, 3)
         assert config.eos_token_ids == (2, 3)
@@ -185,3 +186,61 @@ def test_layers_of_smollm3_without_positions():
     told = hf("SmolLM3ForCausalLM", no_rope_layers=[0, 1, 1], use_sliding_window=True, sliding_window=8)
     assert decoder_config(told).windows == (8, None, None)
     assert present(decoder_config(told).ropes[1]).theta == 2e6
+
+
+def test_kimi_k2_is_deepseek_v3_by_another_name():
+    fields: dict[str, Any] = {**LATENT, "n_group": 1, "topk_group": 1, "n_routed_experts": 6, "routed_scaling_factor": 2.827}
+    fields |= {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 0}
+    kimi, deepseek = (
+        decoder_config(hf("DeepseekV3ForCausalLM", model_type=name, **fields)) for name in ("kimi_k2", "deepseek_v3")
+    )
+    assert kimi == deepseek
+    assert MODEL_TYPES["kimi_k2"] == "DeepseekV3ForCausalLM"
+    with pytest.raises(UnsupportedModelError, match="model_type"):
+        decoder_config(hf("DeepseekV2ForCausalLM", model_type="kimi_k2", **LATENT))
+
+
+def test_glm_rotates_half_of_a_head_and_begins_with_dense_layers():
+    published = {"head_dim": 128, "partial_rotary_factor": 0.5, "rope_theta": 1000000, "rope_scaling": None, "use_qk_norm": True}
+    published |= {"n_routed_experts": 160, "num_experts_per_tok": 8, "first_k_dense_replace": 2, "num_nextn_predict_layers": 1}
+    published |= {"attention_bias": True, "routed_scaling_factor": 2.5, "moe_intermediate_size": 24}
+    config = decoder_config(hf("Glm4MoeForCausalLM", **published))
+    assert [present(rope).rotated_dims for rope in config.ropes] == [64] * 3
+    assert (config.qk_norm, config.qkv_bias, config.output_bias, config.draft_layers) == ("head", True, False, 1)
+    assert config.experts is not None
+    assert config.experts.layers == (False, False, True)
+    assert (config.experts.count, config.experts.shared_ffn_size, config.experts.routing.scale) == (160, 24, 2.5)
+    parameters = {"rope_type": "default", "rope_theta": 1000000, "partial_rotary_factor": 0.5}
+    bare = {name: value for name, value in published.items() if name not in ("partial_rotary_factor", "rope_theta")}
+    assert decoder_config(hf("Glm4MoeForCausalLM", **bare, rope_parameters=parameters)) == config
+    assert decoder_config(hf("Glm4MoeForCausalLM", **bare, rope_theta=1000000)) == config, "a half is the default"
+    assert decoder_config(hf("Glm4MoeForCausalLM", first_k_dense_replace=3)).experts is None
+
+
+def test_minimax_m2_as_it_is_published():
+    published: dict[str, Any] = {
+        "head_dim": 128,
+        "rotary_dim": 64,
+        "rope_theta": 5000000,
+        "num_local_experts": 256,
+        "num_experts_per_tok": 8,
+    }
+    published |= {"scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer"}
+    published |= {"shared_intermediate_size": 0, "attn_type_list": [1, 1, 1], "use_mtp": True, "num_mtp_modules": 3}
+    config = decoder_config(hf("MiniMaxM2ForCausalLM", **published))
+    assert [present(rope).rotated_dims for rope in config.ropes] == [64] * 3
+    assert (config.qk_norm, config.head_dim, present(config.ropes[0]).theta) == ("all", 128, 5e6)
+    assert config.experts is not None
+    assert (config.experts.count, config.experts.active, config.experts.ffn_size) == (256, 8, 48)
+    parameters = {"rope_type": "default", "rope_theta": 5000000, "partial_rotary_factor": 0.5}
+    five = {"head_dim": 128, "num_local_experts": 256, "num_experts_per_tok": 8, "rope_parameters": parameters}
+    assert decoder_config(hf("MiniMaxM2ForCausalLM", **five)) == config
+    wrong = (
+        {"scoring_func": "softmax"},
+        {"qk_norm_type": "per_head"},
+        {"shared_intermediate_size": 8},
+        {"attn_type_list": [1, 0, 1]},
+    )
+    for changed in wrong:
+        with pytest.raises(UnsupportedModelError, match=next(iter(changed))):
+            decoder_config(hf("MiniMaxM2ForCausalLM", **{**published, **changed}))
