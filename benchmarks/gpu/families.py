@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.gpu.children import environment, read_objects
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.tasks import Figure, Task
 
@@ -43,10 +43,8 @@ def tasks(sizes: Sizes) -> Iterator[Task]:
 
 def _start(files: Path, platform: str, share: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "benchmarks.gpu.families", *share, "--platform", platform]
-    # Memory taken at once would leave the other processes none.
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     with files.with_suffix(".out").open("w") as stdout, files.with_suffix(".err").open("w") as stderr:
-        return subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+        return subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment())
 
 
 def _figures(files: Path, share: Sequence[str], process: subprocess.Popen[bytes], deadline: float) -> Iterator[Task]:
@@ -54,8 +52,7 @@ def _figures(files: Path, share: Sequence[str], process: subprocess.Popen[bytes]
         outcome = f"its process ended with code {process.wait(timeout=max(deadline - time.monotonic(), 0))}"
     except subprocess.TimeoutExpired:
         outcome = f"it hung, or {SECONDS:.0f} s were over"
-    lines = files.with_suffix(".out").read_text().splitlines()
-    events = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    events = read_objects(files.with_suffix(".out").read_text())
     found = {event["checkpoint"]: event["figure"] for event in events}
     errors = files.with_suffix(".err").read_text(errors="replace")[-OUTPUT:]
     for name in share:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.children import environment, read_objects
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.tasks import Figure, Task
 from pallas_kernels.parity.batches import Heads
@@ -56,14 +57,14 @@ def xla_tasks(sizes: Sizes) -> Iterator[Task]:
 
 
 def _tasks(sizes: Sizes, dtypes: Sequence[str], wanted: Callable[[str], bool]) -> Iterator[Task]:
-    """In the order in which they end. This process never starts jax: the GPU's memory is its children's."""
+    """Attention first. This process never starts jax: the GPU's memory is its children's."""
     pairs = [(operation, entry) for operation in OPERATIONS for entry in _entries(operation, sizes) if wanted(entry.name)]
     groups = [_Group(*pair, dtype) for pair in pairs for dtype in dtypes if dtype in pair[0].dtypes]
     groups.sort(key=lambda group: group.operation.name != ATTENTION)  # those that take longest first
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         shares = {group: [pool.submit(_run, group, names, sizes.platform) for names in group.shares(sizes)] for group in groups}
         for group, found in shares.items():
-            yield Task(group.labels, partial(_summary, found))
+            yield Task(group.labels, partial(_summary, found, sum(map(len, group.shares(sizes)))))
 
 
 def _entries(operation: Operation, sizes: Sizes) -> list[Implementation[Any, Any]]:
@@ -103,9 +104,7 @@ def _run(group: _Group, names: Sequence[str], platform: str) -> list[Result]:
     with tempfile.TemporaryDirectory() as scratch:
         into, errors = Path(scratch) / "results", Path(scratch) / "stderr"
         with into.open("w") as stdout, errors.open("w") as stderr:
-            # Memory taken at once would leave the other processes none.
-            environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-            process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+            process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment())
             try:
                 outcome = f"its process ended with code {process.wait(timeout=SECONDS)}"
             except subprocess.TimeoutExpired:
@@ -113,8 +112,7 @@ def _run(group: _Group, names: Sequence[str], platform: str) -> list[Result]:
             finally:
                 process.kill()
                 process.wait()
-        lines = [line for line in into.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
-        results = [Result(**json.loads(line)) for line in lines]
+        results = [Result(**found) for found in read_objects(into.read_text())]
         if len(results) < len(names):
             reason = f"{outcome}: {errors.read_text(errors='replace')[-OUTPUT:]}"
             case = names[len(results)]
@@ -122,12 +120,13 @@ def _run(group: _Group, names: Sequence[str], platform: str) -> list[Result]:
         return results
 
 
-def _summary(shares: Sequence[Future[list[Result]]]) -> Figure:
-    """The worst of the cases, and every one that is wrong."""
+def _summary(shares: Sequence[Future[list[Result]]], count: int) -> Figure:
+    """The worst of `count` cases, every one that is wrong, and how many came behind one that ended its process."""
     results = [result for share in shares for result in share.result()]
     ran = [result for result in results if result.verdict in ("pass", "FAIL")]
     return {
-        "cases": len(results),
+        "cases": count,
+        "missed": count - len(results),
         "verdicts": dict(Counter(result.verdict for result in results)),
         "max_abs": max((result.max_abs for result in ran), default=None),
         "max_rel": max((result.max_rel for result in ran), default=None),

@@ -24,6 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
+from benchmarks.gpu.children import environment, read_objects
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.tasks import Figure, Task
 
@@ -77,10 +78,9 @@ def find_tool() -> Path | None:
 def check(tool: Path, call: str, kernel: str) -> Figure:
     """Run one call under the tool. Raises RuntimeError where it wrote no summary, or the result is wrong."""
     command = [str(tool), "--tool", "racecheck", sys.executable, "-m", "benchmarks.gpu.racecheck", call, kernel]
-    # Memory taken at once would be watched whole, and there is no room for the tool's own.
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    # Memory taken at once would also be watched whole, and there is no room for the tool's own.
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True
     )
     try:
         output, _ = process.communicate(timeout=SECONDS)
@@ -91,7 +91,7 @@ def check(tool: Path, call: str, kernel: str) -> Figure:
     found = read_output(output)
     if found is None:
         raise RuntimeError(f"no summary, exit code {process.returncode}: {output[-OUTPUT:]}")
-    results = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    results = read_objects(output)
     if not results or results[0]["verdict"] != "pass":
         raise RuntimeError(f"the call's result under the tool: {results or output[-OUTPUT:]}")
     return found

@@ -246,7 +246,8 @@ def _tiles(result: Figure) -> Iterator[Sequence[str]]:
 
 def _parity(result: Figure) -> Iterator[Sequence[str]]:
     for figure in derive.figures(result, "parity") + derive.figures(result, "parity_xla"):
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in figure["verdicts"].items())
+        counts = {**figure["verdicts"], "missed": figure["missed"]}
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
         errors = _number(figure["max_abs"], "{:.1e}"), _number(figure["cosine"], "{:.6f}")
         yield figure["operation"], figure["implementation"], figure["dtype"], *errors, verdicts
 

@@ -75,6 +75,9 @@ def write_vectors(results: Path, path: Path) -> tuple[int, int]:
         (_write_npy if path.suffix == NPY else _write_parquet)(results, path, (count, width))
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}", param="vectors") from error
+    finally:
+        for each in (path, _ids(path)):
+            _beside(each).unlink(missing_ok=True)
     return count, width
 
 
@@ -109,7 +112,7 @@ def _shape(results: Path) -> tuple[int, int]:
 
 
 def _write_npy(results: Path, path: Path, shape: tuple[int, int]) -> None:
-    ids = path.with_suffix(".ids.jsonl")
+    ids = _ids(path)
     new, new_ids = _beside(path), _beside(ids)
     array = np.lib.format.open_memmap(new, mode="w+", dtype=np.float32, shape=shape)
     with new_ids.open("wb") as names:
@@ -139,6 +142,10 @@ def _write_parquet(results: Path, path: Path, shape: tuple[int, int]) -> None:
             ]
             writer.write_table(arrow.table(columns, schema=schema))
     os.replace(new, path)
+
+
+def _ids(path: Path) -> Path:
+    return path.with_suffix(".ids.jsonl")
 
 
 def _beside(path: Path) -> Path:

@@ -15,7 +15,7 @@ from server.kserve.requests import OPTIONS, VERSION, Carrier, check_version, opt
 from server.kserve.tensors import inputs_of, numbers, texts_of
 from server.pooling import Pooled, PoolingWork, default_task
 from server.proto import kserve_pb2 as pb
-from server.requests import MAX_PROMPTS, TextOrIds, check_not_empty, in_words_of_client, listed, new_id
+from server.requests import MAX_PROMPTS, TextOrIds, check_not_empty, in_words_of_client, listed
 
 INPUTS = {"text_input": "BYTES", "text_pair": "BYTES"}
 EMBEDDING, SCORES, TOKENS = "embedding", "scores", "num_input_tokens"
@@ -41,7 +41,9 @@ def outputs_of(client: EngineClient) -> dict[str, str]:
     return {name: datatype for name, datatype in OUTPUTS.items() if name in made or name == TOKENS}
 
 
-async def infer_vectors(client: EngineClient, request: pb.ModelInferRequest, carrier: Carrier) -> pb.ModelInferResponse:
+async def infer_vectors(
+    client: EngineClient, request: pb.ModelInferRequest, carrier: Carrier, request_id: str
+) -> pb.ModelInferResponse:
     """Answer a request whose model pools; cancelling aborts. Raises JaxserveError naming the tensor or parameter."""
     check_version(request.model_version)
     given = plain_parameters(request)
@@ -54,14 +56,23 @@ async def infer_vectors(client: EngineClient, request: pb.ModelInferRequest, car
     granted = carrier.options_of(options)
     if granted.timeout != options.get("timeout"):
         names["timeout"] = carrier.deadline
-    work = PoolingWork(client, granted, carrier.context, names, given.get("truncate_prompt_tokens"))
+    work = PoolingWork(client, granted, carrier.context, names, _limit(given))
     try:
         wanted = _wanted(client, given)
         outputs = _chosen(request, _TASKS[wanted.task])
-        pooled = await work.pool(new_id("infer"), await _prompts(work, request, given.get("prompt_name")), wanted)
+        pooled = await work.pool(request_id, await _prompts(work, request, given.get("prompt_name")), wanted)
     except InvalidRequestError as error:
         raise in_words_of_client(error, names) from error
     return _answer(client, request.id, outputs, pooled)
+
+
+def _limit(given: Mapping[str, Any]) -> int | None:
+    """Tokens of a text; in what range is checked where it is cut."""
+    limit = given.get("truncate_prompt_tokens")
+    if limit is not None and type(limit) is not int:
+        name = "parameters.truncate_prompt_tokens"
+        raise InvalidRequestError(f"{name} must be an integer, got {limit!r}"[:200], param=name)
+    return limit
 
 
 def _wanted(client: EngineClient, given: Mapping[str, Any]) -> PoolingParams:

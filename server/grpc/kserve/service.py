@@ -23,7 +23,7 @@ from server.kserve.replies import FINAL, answers
 from server.kserve.requests import VERSION, Carrier, inference_of
 from server.models import clients_of
 from server.proto import kserve_pb2 as pb
-from server.requests import admit
+from server.requests import admit, new_id
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
@@ -76,7 +76,8 @@ class Kserve:
     async def model_infer(self, request: pb.ModelInferRequest, call: GrpcCall) -> pb.ModelInferResponse:
         client = admit(self._client, request.model_name, call.context)
         if pools(client, request):
-            return await infer_vectors(client, request, _carrier(call, call.context))
+            call.request_id = new_id("infer")
+            return await infer_vectors(client, request, _carrier(call, call.context), call.request_id)
         inference = inference_of(self._client, request, _carrier(call, call.context))
         if inference.stream:
             raise InvalidRequestError("stream must be false: ModelStreamInfer answers piece by piece", param="stream")
@@ -124,7 +125,8 @@ class Kserve:
             name = request.id
             client = admit(self._client, request.model_name, context)
             if pools(client, request):
-                yield pb.ModelStreamInferResponse(infer_response=await infer_vectors(client, request, _carrier(call, context)))
+                vectors = await infer_vectors(client, request, _carrier(call, context), new_id("infer"))
+                yield pb.ModelStreamInferResponse(infer_response=vectors)
                 return
             inference = inference_of(self._client, request, _carrier(call, context))
             events = events_of(inference.client, inference.job, context)

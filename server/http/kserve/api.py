@@ -27,7 +27,7 @@ from server.kserve.pooling import infer_vectors, pools
 from server.kserve.replies import answers
 from server.kserve.requests import Carrier, Inference, check_version, inference_of
 from server.proto import kserve_pb2 as pb
-from server.requests import admit, request_options, served
+from server.requests import admit, new_id, request_options, served
 from server.streams import run
 
 router = APIRouter(prefix="/v2", include_in_schema=False)
@@ -159,7 +159,7 @@ async def _whole(request: Request, given: pb.ModelInferRequest, instead: str) ->
     """The only answer of a request that wants no stream."""
     client = admit(client_of(request), given.model_name, context_of(request))
     if pools(client, given):
-        return await until_gone(request.receive, infer_vectors(client, given, _carrier(request)))
+        return await until_gone(request.receive, infer_vectors(client, given, _carrier(request), new_id("infer")))
     inference = _inference(request, given)
     if inference.stream:
         raise InvalidRequestError(f"stream must be false: {instead}", param="stream")

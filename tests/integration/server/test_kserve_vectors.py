@@ -138,6 +138,18 @@ def test_the_tensors_are_described(http: httpx.Client) -> None:
         ({"inputs": [tensor(["a"])], "parameters": {"task": "token_embed"}}, "task must be one of embed, classify"),
         ({"inputs": [tensor(["a"])], "parameters": {"dimensions": 0}}, "parameters.dimensions must be an integer"),
         ({"inputs": [tensor(["a"])], "parameters": {"prompt_name": "song"}}, "parameters.prompt_name 'song' is not declared"),
+        (
+            {"inputs": [tensor(["a"])], "parameters": {"truncate_prompt_tokens": "5"}},
+            "truncate_prompt_tokens must be an integer, got '5'",
+        ),
+        (
+            {"inputs": [tensor(["a"])], "parameters": {"truncate_prompt_tokens": True}},
+            "truncate_prompt_tokens must be an integer",
+        ),
+        (
+            {"inputs": [tensor(["a"])], "parameters": {"truncate_prompt_tokens": 0}},
+            "truncate_prompt_tokens must be -1 or between",
+        ),
         ({"inputs": [tensor(["tea " * 400])]}, "text_input"),
     ],
 )
