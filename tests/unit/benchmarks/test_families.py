@@ -9,7 +9,17 @@ from benchmarks import families
 from benchmarks.pages import markdown, with_table
 from jaxserve.models.registry import FAMILIES
 
-EXPERTS = {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"}
+EXPERTS = {
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "minimax_m2",
+}
 ROOT = Path(families.__file__).parents[1]
 
 
