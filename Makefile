@@ -10,12 +10,17 @@ ARGS ?=
 URL ?= http://127.0.0.1:8000
 JOBS ?= 2
 
+# Images forbid Python to keep its bytecode: every process of ours would then compile jax's sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := $(VENV)/bin
 AGENTS := $(VENV)-agents
 READY := $(VENV)/.ready
 PARITY_READY := $(VENV)/.ready-parity
 LOCKED := pyproject.toml $(wildcard requirements/*.txt) scripts/venv
 NATIVE := $(wildcard pallas_kernels/*/*.cc pallas_kernels/*/*.h)
+# Compilers touch gigabytes, which in small pages is slow on virtual machines whose hosts are short of memory.
+HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc
 PROTOS = $(wildcard server/proto/*.proto)
 
 .DEFAULT_GOAL := help
@@ -33,7 +38,7 @@ fleet: $(READY) ## serve FLEET (a YAML file; two replicas of the bundled model b
 	$(BIN)/python -m jaxserve.fleet $(FLEET) $(ARGS)
 
 test: $(READY) ## run the tests, JOBS files at a time
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(HUGE_PAGES) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 fleet-interop: $(READY) ## run every test of a server's process against a fleet of two replicas instead (needs Ray)
 	$(BIN)/python -m pytest --fleet tests/interop tests/integration $(ARGS)

@@ -4,12 +4,16 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 # jax reads these when it is first imported, so they are set before anything else.
 # Tests compile far more than they run: without LLVM's optimisations a program takes half as long to compile.
 FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0")
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS)).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# What one test has compiled no other compiles again, nor those of the next run: in the place where servers look by default.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "jaxserve"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # The libraries below lm-eval read these when they are first imported. No test goes to the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 

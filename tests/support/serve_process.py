@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 300
+START_SECONDS = 900  # for what hangs: machines may be slow
 FREE_PORTS = ("--port", "0", "--grpc-port", "0")
 
 
