@@ -106,7 +106,7 @@ def _norms_apart(params: Params, config: DecoderConfig, mesh: Mesh) -> Params:
     """The same weights with an array for each norm."""
     stacked = params["norms"]["scale"]
     each = jax.ShapeDtypeStruct(stacked.shape[1:], stacked.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
-    count = config.num_layers * len(config.layer_norms) + 1
+    count = len(config.layer_norms) + 1
     return {**params, "norms": {str(number): each for number in range(count)}}
 
 

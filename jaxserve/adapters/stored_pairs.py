@@ -19,7 +19,7 @@ from jaxserve.models.rules import Source, WeightRule
 from jaxserve.weights.checkpoint import Block
 
 Shape = tuple[int, ...]
-_EXPERTS = re.compile(r"(?P<layer>.+)\.(mlp|block_sparse_moe)\.experts\..+")
+_EXPERTS = re.compile(r"(?P<layer>.+?)(?P<block>\.mlp|\.block_sparse_moe)?\.experts\..+")
 _PARAMETERS = {"gate_up": "gate_up_proj", "down": "down_proj"}
 _WRAPPED = ("", ".base_layer")
 
@@ -88,7 +88,7 @@ def shared_pairs(rule: WeightRule, config: AdapterConfig) -> Iterator[StoredPair
     found = _EXPERTS.fullmatch(rule.sources[0].name) if rule.stack is not None else None
     if found is None or rule.stack is None:
         return
-    module, first = f"{found['layer']}.mlp.experts", rule.sources[0]
+    module, first = f"{found['layer']}{'.mlp' if found['block'] else ''}.experts", rule.sources[0]
     outputs = len(rule.member(0).sources) * first.shape[0]
     target = f"{module}.{_PARAMETERS[rule.path[-1]]}"
     for turned in (False,) if first.transposed else (config.turned, not config.turned):

@@ -198,7 +198,7 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
 
 def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh) -> tuple[CompiledMemory, Lowering]:
     engine, devices = config.engine(), target.facts(list(mesh.devices.flat), config.gpu_memory_fraction)
-    stored = ModelFacts(config.model, model.dtype, model.max_position_embeddings, group_layers(model.windows).windows)
+    stored = ModelFacts(config.model, model.dtype, model.max_position_embeddings, group_layers(model.cache_windows).windows)
     schemes = _stored_schemes(config, model)
     count = partial(count_bytes, model, mesh, engine, stored=schemes)
     ledger = first_ledger(
@@ -234,7 +234,7 @@ def _usable(devices: DeviceFacts) -> int:
 def _tokens(config: TargetConfig, model: DecoderConfig) -> int:
     """Tokens that the KV cache must hold: all that were asked for, or one sequence."""
     if config.num_pages is not None:
-        return config.num_pages * config.page_size // len(group_layers(model.windows).windows)
+        return config.num_pages * config.page_size // len(group_layers(model.cache_windows).windows)
     return config.max_model_len or model.max_position_embeddings
 
 

@@ -26,69 +26,19 @@ slide before a step is planned, never while it is: a page given back may be writ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxserve.cache.events import Stored, name_of
 from jaxserve.cache.page_pool import NULL_PAGE, EvictionListener, PagePool
 from jaxserve.cache.prefix_cache import PrefixCache
 from jaxserve.cache.prefix_hash import page_hash
+from jaxserve.cache.sequence_pages import Fork, PrefixMatch, SequencePages, SequenceState
+from jaxserve.cache.state_pool import StatePool
 from jaxserve.cache.tenants import SHARED_TENANT, CacheCounters, Tenants, count_eviction
 from jaxserve.config.windows import first_column, most_pages
 from jaxserve.errors import InvalidRequestError
 
 PINNED_SHARE = 4  # by default a fourth of the pages may be pinned
-
-
-@dataclass(slots=True)
-class SequencePages:
-    """The pages of one sequence in order, and the hashes of those that are full and committed.
-
-    Attributes:
-        root: hash of the namespace of its prefix.
-        pages: its pages, column after column, those of a column in the order of the groups; the null page for one given back.
-        hashes: of its leading columns.
-        tenant: whom pages that it allocates are charged to.
-        epoch: flushes of the cache before it began.
-        num_shared: leading columns that were shared by a fork or a match; they are full.
-        start: computed tokens when its windows slid for the last time.
-        slides_at: computed tokens from which on there is a page to give back; 0 where there is no window.
-    """
-
-    root: bytes
-    pages: list[int] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)
-    tenant: str = SHARED_TENANT
-    epoch: int = 0
-    num_shared: int = 0
-    start: int = 0
-    slides_at: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
-    """Leading tokens that are in the cache: whole columns and their hashes. Valid until the cache is used otherwise.
-
-    Pages are as in SequencePages, the null page for those that the next token does not see.
-    """
-
-    root: bytes
-    pages: tuple[int, ...] = ()
-    hashes: tuple[bytes, ...] = ()
-    num_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """A sequence that starts with another's tokens.
-
-    Attributes:
-        pages: the new sequence's.
-        copies: (source, destination) of pages to copy before any step writes into either, one a group; none if all are shared.
-    """
-
-    pages: SequencePages
-    copies: tuple[tuple[int, int], ...]
 
 
 def no_quota(tenant: str) -> int | None:
@@ -111,6 +61,7 @@ class KVCache:
         windows: the window of each group of layers, in tokens; None for a group that sees everything.
         max_chunk: tokens of a sequence that one step computes at most; needed where there is a window.
         on_eviction: who is told of evictions, beside the tenants' counters.
+        states: snapshots of recurrent states, without which no prefix is found; None of a model that has none.
 
     Raises ValueError: a window without `max_chunk`.
     """
@@ -126,11 +77,13 @@ class KVCache:
         windows: tuple[int | None, ...] = (None,),
         max_chunk: int | None = None,
         on_eviction: Iterable[EvictionListener] = (),
+        states: StatePool | None = None,
     ) -> None:
         if any(windows) and max_chunk is None:
             raise ValueError("a cache with windows needs max_chunk")
         self.page_size = page_size
         self.windows = windows
+        self.states = states
         self._groups = len(windows)
         self._sliding = tuple((group, window) for group, window in enumerate(windows) if window is not None)
         self._reach = {group: -(-(window - 1) // page_size) for group, window in self._sliding}  # columns before a whole one
@@ -208,8 +161,12 @@ class KVCache:
         usable = (len(tokens) - 1) // self.page_size
         self._extend(hashes, root, tokens, usable)
         pages = self._match(hashes[:usable])
-        columns = len(pages) // self._groups
-        return PrefixMatch(root, tuple(pages), tuple(hashes[:columns]), columns * self.page_size)
+        branch = found = columns = len(pages) // self._groups
+        while self.states is not None and columns and (columns := self.states.find(hashes[:found])) < found:
+            pages = self._match(hashes[:columns])
+            found = len(pages) // self._groups
+        branch = branch * self.page_size if branch > columns else 0
+        return PrefixMatch(root, tuple(pages), tuple(hashes[:columns]), columns * self.page_size, branch)
 
     def fits(self, match: PrefixMatch, num_tokens: int, *, spare: int) -> bool:
         """Whether a sequence could begin with `match`, grow to `num_tokens`, and leave `spare` pages free."""
@@ -242,12 +199,16 @@ class KVCache:
         self._pool.share(pages)
         sequence = SequencePages(match.root, list(match.pages), list(match.hashes), tenant, self._epoch, columns)
         self._slid(sequence, match.num_tokens)
+        sequence.state.branch = match.branch
+        if self.states is not None and match.hashes:
+            self.states.use(match.hashes[-1])
+            sequence.state.restored = self.states.place(match.hashes[-1])
         return sequence
 
     def can_fork(self, parent: SequencePages, num_tokens: int) -> bool:
         """Whether the parent still holds what a sequence that starts with its first `num_tokens` tokens sees of them."""
         size = self.page_size
-        return all(
+        return self.states is None and all(
             first_column(window, parent.start, size) <= first_column(window, num_tokens, size) for _, window in self._sliding
         )
 
@@ -355,6 +316,36 @@ class KVCache:
             for column, page in enumerate(pages, start):
                 if page != NULL_PAGE:  # else it was given back before the host knew all its tokens
                     self._pool.insert(name_of(sequence.hashes[column], group), page, column)
+        self._insert_states(sequence)
+
+    def keeps(self, sequence: SequencePages) -> bool:
+        """Whether what the sequence computes can be found by others."""
+        return self._prefix_caching and sequence.epoch == self._epoch
+
+    def keep_state(self, sequence: SequencePages, num_tokens: int, busy: Collection[int]) -> int | None:
+        """A place for the state after so many tokens, whole columns, which is found once these are known; None for none.
+
+        It is none of the busy places. Only once a step is chosen: what it leaves there is found from the next step on.
+        """
+        assert self.states is not None, "a model with recurrent states"
+        column = num_tokens // self.page_size
+        if column <= len(sequence.hashes) and (digest := sequence.hashes[column - 1]) in self.states:
+            self.states.use(digest)
+            return None
+        place = self.states.take(busy)
+        if place is not None:
+            sequence.state.pending.append((column, place))
+            self._insert_states(sequence)
+        return place
+
+    def _insert_states(self, sequence: SequencePages) -> None:
+        """Snapshots whose columns are known can be found."""
+        state = sequence.state
+        while self.states is not None and state.pending and state.pending[0][0] <= len(sequence.hashes):
+            column, place = state.pending.pop(0)
+            self.states.supersede(state.latest)
+            state.latest = sequence.hashes[column - 1]
+            self.states.insert(state.latest, place)
 
     def _note_stored(self, sequence: SequencePages, tokens: Sequence[int], start: int, pages: Sequence[int], group: int) -> None:
         """These pages, of the columns from `start` on, are about to be found: those that could not be, run by run."""
@@ -388,6 +379,9 @@ class KVCache:
         sequence.hashes.clear()
         sequence.num_shared = 0
         sequence.start = 0
+        if self.states is not None:
+            self.states.give_back(place for _, place in sequence.state.pending)
+        sequence.state = SequenceState()
 
     def pin(self, root: bytes, tokens: Sequence[int], tenant: str = SHARED_TENANT) -> int:
         """Hold the pages of the longest cached prefix of `tokens` until `unpin_all`; returns how many those are.
@@ -408,6 +402,8 @@ class KVCache:
         self._pool.give_to(new, self._tenants.account(tenant))
         self._pinned.update(dict.fromkeys(new))
         self._num_pinned[tenant] += len(new)
+        if self.states is not None:
+            self.states.pin(hashes)
         return len(pages)
 
     def unpin_all(self) -> None:
@@ -415,6 +411,8 @@ class KVCache:
         self._pool.release(reversed(self._pinned))
         self._pinned.clear()
         self._num_pinned.clear()
+        if self.states is not None:
+            self.states.unpin_all()
 
     def flush(self) -> None:
         """Nothing computed so far can be found any more, nor what sequences compute that began before; pins are dropped.
@@ -424,6 +422,8 @@ class KVCache:
         self._epoch += 1
         self._pool.forget()
         self.unpin_all()
+        if self.states is not None:
+            self.states.forget()
 
     def _match(self, hashes: Sequence[bytes]) -> list[int]:
         """Pages, as a sequence's, of the longest prefix whose next token finds all that it sees."""
@@ -481,6 +481,8 @@ class KVCache:
                 assert pages[:null] == [NULL_PAGE] * null, "a page is held that no token to come sees"
                 assert NULL_PAGE not in pages[null:], "a page is missing"
         assert len(self._pinned) <= self._max_pinned, "too many pages are pinned"
+        if self.states is not None:
+            self.states.check(place for sequence in live for _, place in sequence.state.pending)
 
 
 def _held(pages: Sequence[int]) -> list[int]:

@@ -153,6 +153,13 @@ class CacheConfig:
     swap_space: float = setting(
         0.0, "host memory in GiB, for each device, that pages of preempted requests may go to instead of being computed again"
     )
+    state_snapshots: int | None = setting(
+        None,
+        "states of recurrent layers that are kept of prompts' beginnings, for those that begin alike; max_num_seqs by default",
+    )
+    state_snapshot_interval: int = setting(
+        256, "tokens from one kept state of a sequence to the next, about; rounded up to whole pages"
+    )
     prefix_caching: bool = setting(True, "share full pages of equal prompt prefixes between requests")
     warm_prompts: str | None = setting(None, "file of prompts, a JSON object a line, that are in the prefix cache from the start")
     kv_events_config: str | None = setting(
@@ -162,6 +169,8 @@ class CacheConfig:
     def __post_init__(self) -> None:
         check_types(self)
         require_at_least("page_size", self.page_size, 1)
+        require_at_least("state_snapshots", 0 if self.state_snapshots is None else self.state_snapshots, 0)
+        require_at_least("state_snapshot_interval", self.state_snapshot_interval, 1)
         if self.num_pages is not None:
             require_at_least("num_pages", self.num_pages, 2)
         memory = self.kv_cache_memory_gib

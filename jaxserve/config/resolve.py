@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jaxserve.config.fields import EngineConfig, RecordConfig, SchedulerConfig
 from jaxserve.config.kernels import AUTO
+from jaxserve.config.states import StatePlaces
 from jaxserve.config.windows import longest_sequence
 from jaxserve.errors import ConfigError
 
@@ -28,6 +29,7 @@ class ModelFacts:
         max_position_embeddings: longest context it was made for, tokens.
         windows: of each group of its layers.
         bidirectional: whether its tokens see those behind them: nothing is cached, and a prompt is computed in one step.
+        recurrent: whether layers keep states of fixed size.
     """
 
     name: str
@@ -35,6 +37,7 @@ class ModelFacts:
     max_position_embeddings: int
     windows: tuple[int | None, ...] = (None,)
     bidirectional: bool = False
+    recurrent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class ResolvedConfig:
         compile_first: whether serving begins when a few steps are compiled.
         scheduler: with the defaults of the platform.
         prefix_caching: whether prompts share pages; never where nothing is cached.
+        states: places of recurrent states; None of a model without.
     """
 
     served_model_names: tuple[str, ...]
@@ -116,6 +120,7 @@ class ResolvedConfig:
     compile_first: bool
     scheduler: SchedulerConfig
     prefix_caching: bool
+    states: StatePlaces | None = None
 
     @property
     def cache_bytes(self) -> int:
@@ -139,6 +144,8 @@ def resolve(
     """
     if model.bidirectional:
         _check_uncached(config)
+    if model.recurrent:
+        _check_recurrent(config)
     dtype, kv_dtype = resolve_dtypes(config, model, devices)
     device_bytes = count_bytes(dtype, kv_dtype)
     max_model_len = _max_model_len(config, model)
@@ -174,6 +181,7 @@ def resolve(
         compile_first=_compile_first(config, devices),
         scheduler=_scheduler(config.scheduler, model, devices),
         prefix_caching=config.cache.prefix_caching and not model.bidirectional,
+        states=state_places(config) if model.recurrent else None,
     )
 
 
@@ -192,6 +200,25 @@ def _check_uncached(config: EngineConfig) -> None:
     for name, needs_cache in asked.items():
         if needs_cache:
             raise ConfigError(f"{name} needs a KV cache, and this model has none: its tokens see those behind them", param=name)
+
+
+def _check_recurrent(config: EngineConfig) -> None:
+    """Raise ConfigError for what a model with recurrent states cannot have."""
+    asked = {
+        "swap_space": (config.cache.swap_space > 0, "moves pages of every layer to the host"),
+        "deterministic": (config.kernels.deterministic, "is not known to hold for chunks of them"),
+    }
+    for name, (wanted, reason) in asked.items():
+        if wanted:
+            raise ConfigError(f"{name} {reason}, and this model has layers with recurrent states", param=name)
+
+
+def state_places(config: EngineConfig) -> StatePlaces:
+    """Room for recurrent states, as asked for. The interval is rounded up to whole pages."""
+    slots, asked, size = config.scheduler.max_num_seqs, config.cache.state_snapshots, config.cache.page_size
+    snapshots = slots if asked is None else asked
+    interval = -(-config.cache.state_snapshot_interval // size) * size
+    return StatePlaces(slots, 1 + config.speculation.max_drafts, snapshots if config.cache.prefix_caching else 0, interval)
 
 
 def _scheduler(asked: SchedulerConfig, model: ModelFacts, devices: DeviceFacts) -> SchedulerConfig:

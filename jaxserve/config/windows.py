@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_GROUPS = 8  # every sequence has a page table for each
 WORTH = 1 / 8  # of the layers must be spared by groups what the widest window sees, or there is one group
@@ -56,6 +56,10 @@ class LayerGroups:
     windows: tuple[int | None, ...]
     places: tuple[tuple[int, int], ...]
     size: int
+
+    def read_by(self, numbers: Sequence[int]) -> LayerGroups:
+        """The same for layers that read what these have: the place of each is that of the one with its number; -1 for none."""
+        return replace(self, places=tuple((-1, -1) if number < 0 else self.places[number] for number in numbers))
 
     @property
     def unbounded(self) -> int | None:

@@ -14,6 +14,7 @@ import jax
 
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.cache.state_pool import StatePool
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.clock import Clock
@@ -241,6 +242,7 @@ def _scheduler(
         quota=partial(_quota, ready.policies, resolved.num_pages - 1),
         windows=limits.windows,
         max_chunk=config.scheduler.max_num_batched_tokens,
+        states=None if limits.states is None else StatePool(limits.states),
     )
     return Scheduler(
         resolved.scheduler,

@@ -84,6 +84,11 @@ def prepare_draft(
             "many",
             param=PARAM,
         )
+    if config.recurrent is not None:
+        raise ConfigError(
+            f"{PARAM}: model: {config.architecture} has layers with recurrent states, which no guess can be taken back from",
+            param=PARAM,
+        )
     require_shards(config, shards_of(mesh))
     _require_same_tokens(directory, target.tokenizer)
     load_format = "safetensors" if head else _stored_format(directory, load_format)
@@ -170,7 +175,7 @@ def load_draft(draft: PreparedDraft, lowering: Lowering, *, seed: int, progress:
 
 def _group(target: DecoderConfig) -> int:
     """The first of the target's groups of layers that see everything."""
-    group = group_layers(target.windows).unbounded
+    group = group_layers(target.cache_windows).unbounded
     if group is None:
         raise ConfigError(
             f"{PARAM}: model: every layer of the target has a sliding window, so that no page keeps what a draft must see",

@@ -225,6 +225,7 @@ def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) 
         max_position_embeddings=decoder.max_position_embeddings,
         windows=group_layers(decoder.cache_windows).windows,
         bidirectional=decoder.bidirectional,
+        recurrent=decoder.recurrent is not None,
     )
 
 

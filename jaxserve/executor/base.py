@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from jaxserve.config.states import StatePlaces
 from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.sampling.options import STANDARD
 from jaxserve.step.plan import Ints, Plan, StepResult
@@ -25,6 +26,7 @@ class Capabilities:
         max_drafts: that a row may have in a step.
         guesses: that a draft model makes of a row, on the device; 0 without one.
         adapter_slots: places for adapters; 0 for none.
+        states: places of recurrent states; None for a model without.
         row_options: names of the options in the words of a row, in their order.
     """
 
@@ -40,6 +42,7 @@ class Capabilities:
     guesses: int = 0
     adapter_slots: int = 0
     row_options: tuple[str, ...] = STANDARD.names
+    states: StatePlaces | None = None
 
 
 class StepHandle(Protocol):

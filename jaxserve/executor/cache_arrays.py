@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,11 +40,53 @@ class CacheArrays:
         """As operations take them, in the dtype of the cache."""
         return lax.bitcast_convert_type(self.stored, _FLOAT8) if self.stored.dtype == _BYTES else self.stored
 
+    def shaped(self, shape: tuple[int, ...]) -> CacheArrays:
+        """The same numbers in pages of another shape."""
+        return self if self.stored.shape == shape else replace(self, stored=self.stored.reshape(shape))
+
     def written(self, result: jax.Array | tuple[jax.Array, jax.Array]) -> CacheArrays:
         """The cache after an operation that returned pages, or pages and scales."""
         pages, scales = result if isinstance(result, tuple) else (result, None)
         stored = lax.bitcast_convert_type(pages, _BYTES) if pages.dtype == _FLOAT8 else pages
         return CacheArrays(stored, scales, self.routed)
+
+
+class PageView(NamedTuple):
+    """Pages as layers see them that have other heads than the cache, and no more numbers of a token.
+
+    A page of the cache is as many smaller ones as would have its numbers; the layer has the first of them.
+
+    Attributes:
+        parts: pages that one of the cache is.
+        heads, dim: K and D of the layer's keys and values, on one device.
+    """
+
+    parts: int
+    heads: int
+    dim: int
+
+    @classmethod
+    def of(cls, pages: jax.Array, k: jax.Array) -> PageView | None:
+        """Of a device's pages [L,P,2,K,S,D] for keys [T,K',D']; None if they have those heads."""
+        if pages.shape[3::2] == k.shape[1:]:
+            return None
+        heads, dim = k.shape[1:]
+        return cls(pages.shape[3] * pages.shape[5] // (heads * dim), heads, dim)
+
+    def opened(self, cache: CacheArrays) -> CacheArrays:
+        """[L,P,2,K,S,D] as [L,parts*P,2,K',S,D']: the numbers stay where they are. A quantized cache has no such views."""
+        layers, count, halves, _, size, _ = cache.stored.shape
+        return cache.shaped((layers, count * self.parts, halves, self.heads, size, self.dim))
+
+    def page_table(self, page_table: jax.Array) -> jax.Array:
+        """Numbers of pages of the cache as those of the layer's."""
+        return page_table * self.parts
+
+    def slots(self, kv_slots: jax.Array, page_size: int) -> jax.Array:
+        """Places of tokens in pages of the cache as those in the layer's."""
+        size = jnp.int32(page_size)
+        slots: jax.Array = lax.div(kv_slots, size) * (size * self.parts) + lax.rem(kv_slots, size)
+        return slots
 
 
 def abstract_cache(shape: tuple[int, ...], dtype: str, mesh: Mesh, routed: Any = None) -> CacheArrays:

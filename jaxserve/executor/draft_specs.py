@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxserve.executor.cache_arrays import CacheArrays, abstract_cache
+from jaxserve.executor.cache_arrays import CacheArrays, abstract_cache, is_quantized
 from jaxserve.executor.draft_head import make_head_follow
 from jaxserve.executor.draft_step import DraftModel, DraftState, GuessRows, Handed, make_follow, make_guess
 from jaxserve.executor.flat_params import FlatParams
@@ -19,7 +19,7 @@ from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_spec import ProgramSpec, move_specs
 from jaxserve.executor.step import EVERYWHERE, StepState
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.shards import cache_layout
+from jaxserve.models.shards import cache_layout, require_scales
 from jaxserve.sampling.options import RowOptions
 from jaxserve.sampling.state import SamplerState
 from jaxserve.step.batch import DeviceBatch
@@ -102,8 +102,10 @@ class DraftSpecs:
 
 def draft_cache(config: DecoderConfig, mesh: Mesh, num_pages: int, page_size: int, kv_dtype: str) -> CacheArrays:
     """Shapes of a draft's keys and values, those of all layers in one group."""
+    if is_quantized(kv_dtype):
+        require_scales(config)
     layout = cache_layout(config, shards_of(mesh))
-    return abstract_cache(layout.shape(config.num_layers, num_pages, page_size), kv_dtype, mesh)
+    return abstract_cache(layout.shape(len(config.cache_windows), num_pages, page_size), kv_dtype, mesh)
 
 
 def _state(draft: DraftModel, mesh: Mesh, cache: CacheArrays, options: ExecutorOptions) -> DraftState:

@@ -63,8 +63,8 @@ class DraftModel:
     @property
     def groups(self) -> LayerGroups:
         """All its layers have one: windows of its own spare it no page."""
-        count = self.config.num_layers
-        return LayerGroups((None,), tuple((0, layer) for layer in range(count)), count)
+        numbers = self.config.cache_numbers
+        return LayerGroups((None,), tuple((0, number) for number in numbers), max(numbers) + 1)
 
 
 @jax.tree_util.register_dataclass
@@ -220,6 +220,8 @@ def _one_each(rows: GuessRows, group: int, length: jax.Array, tokens: jax.Array,
         page_table=jnp.where(runs[:, None], table, 0)[None],
         slots=rows.rows.sampling.slot,
         rows=rows.rows,
+        states=jnp.zeros((table.shape[0], 0), jnp.int32),
+        row_of_token=index[:-1],
         adapter_tokens=jnp.zeros(0, jnp.int32),
     )
 

@@ -50,6 +50,7 @@ def identity(lowering: Lowering) -> Identity:
         "max_drafts": options.max_drafts,
         "routed_experts": options.routed_experts,
         "adapters": None if options.adapters is None else list(options.adapters),
+        "states": None if options.states is None else (options.states.count, options.states.width),
         "row_options": lowering.row_options.names,
         "readers": tuple((reader.name + " " + reader.detail).strip() for reader in lowering.readers),
         "rules": tuple(rule.option.name for rule in lowering.rules),

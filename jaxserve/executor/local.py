@@ -74,7 +74,7 @@ class LocalExecutor:
         self.grid = lowering.grid
         state: StepState = jax.tree.map(untouched_zeros, lowering.state)
         self._forward, self._choose = state.forward, state.choose
-        self._cache = lowering.state.forward.cache
+        self._cache, self._states = lowering.state.forward.cache, lowering.state.forward.states
         self.has_cache = True
         widths = {(bucket.rows, bucket.drafts) for bucket in lowering.grid.buckets}
         self._no_masks = {width: untouched_zeros(lowering.masks(*width)) for width in widths}
@@ -123,16 +123,17 @@ class LocalExecutor:
         return {(rows, variant.name): program.as_text() for (rows, drafts, variant), program in chooses.items() if not drafts}
 
     def drop_cache(self) -> None:
-        """Free the KV cache; no step may be in flight, and none may come before `make_cache`."""
-        for array in jax.tree.leaves(self._forward.cache):
+        """Free the KV cache and recurrent states; no step may be in flight, and none may come before `make_cache`."""
+        for array in jax.tree.leaves((self._forward.cache, self._forward.states)):
             array.delete()
         if self._draft is not None:
             self._draft.drop_cache()
         self.has_cache = False
 
     def make_cache(self) -> None:
-        """An empty KV cache in the place of the one that was freed."""
-        self._forward = replace(self._forward, cache=jax.tree.map(untouched_zeros, self._cache))
+        """An empty KV cache in the place of the one that was freed, and empty states."""
+        cache, states = jax.tree.map(untouched_zeros, (self._cache, self._states))
+        self._forward = replace(self._forward, cache=cache, states=states)
         if self._draft is not None:
             self._draft.make_cache()
         self.has_cache = True
@@ -152,6 +153,7 @@ class LocalExecutor:
             adapter_slots=0 if options.adapters is None else options.adapters.slots,
             guesses=0 if self._draft is None else self._draft.guesses,
             row_options=self._row_options.names,
+            states=options.states,
         )
 
     def counts(self) -> ExecutorCounts:
@@ -192,6 +194,8 @@ class LocalExecutor:
         adapted = plan.adapters is not None
         if self.adapters is None and (adapted or plan.adapter_loads):
             raise ValueError(f"step {plan.step} has adapters, and the executor has no slots for them")
+        if (plan.states is None) != (self._options.states is None):
+            raise ValueError(f"step {plan.step} must say where recurrent states are if the model has some, and not otherwise")
         bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row, most, adapted=adapted)
         program = self._programs.steps.program(bucket, self._row_options.needed(plan.sampling, plan.samples))
         self._padding_tokens += bucket.tokens - plan.num_tokens
@@ -239,6 +243,7 @@ class LocalExecutor:
             groups=len(self._windows),
             options=self._row_options,
             adapters=0 if options.adapters is None else options.adapters.slots,
+            state_words=options.state_words,
         )
 
     def _masks(self, masks: Ints, each: int, bucket: Bucket) -> Ints:

@@ -93,6 +93,7 @@ class Lowering:
             dtype=options.dtype,
             guesses=0 if draft is None else draft.guesses,
             routed_experts=options.routed_experts,
+            state_places=0 if options.states is None else options.states.count,
         )
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
@@ -270,6 +271,7 @@ class Lowering:
             groups=groups,
             options=self.row_options,
             adapters=0 if options.adapters is None else options.adapters.slots,
+            state_words=options.state_words,
         )
 
 

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxserve.config.fields import EngineConfig
-from jaxserve.config.resolve import DeviceBytes, DeviceFacts
+from jaxserve.config.resolve import DeviceBytes, DeviceFacts, state_places
 from jaxserve.executor.draft_specs import draft_cache
 from jaxserve.executor.draft_step import DraftModel
 from jaxserve.executor.host_memory import available_host_memory
@@ -48,6 +48,7 @@ def count_bytes(
         kv_dtype=kv_dtype,
         dtype=dtype,
         routed_experts=config.model.enable_return_routed_experts,
+        state_places=state_places(config).count,
     )
     state = abstract_state(decoder, mesh, shape)
     cache = device_bytes(state.forward.cache)

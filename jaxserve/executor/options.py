@@ -9,6 +9,8 @@ from jaxserve.config.fields import EngineConfig, Quantization
 from jaxserve.config.kernels import AUTOMATIC, Kernels, check_kernels
 from jaxserve.config.lora import LoraShape
 from jaxserve.config.resolve import ResolvedConfig
+from jaxserve.config.states import StatePlaces
+from jaxserve.step.plan import STATE_WORDS
 from jaxserve.weights.stored_schemes import Schemes
 from pallas_kernels import grouped_matmul, kv_write, ragged_paged_attention
 
@@ -28,6 +30,7 @@ class ExecutorOptions:
         adapters: slots and rank of adapters; None for none.
         routed_experts: whether pages keep which experts their tokens visited.
         deterministic: a token's logits do not depend on what else is in a step (`executor.invariance`).
+        states: places of recurrent states; None for a model without.
         autotune_results: directory of what XLA measured of kernels on a GPU; programs do not depend on it but in their speed.
     """
 
@@ -48,6 +51,7 @@ class ExecutorOptions:
     adapters: LoraShape | None = None
     routed_experts: bool = False
     deterministic: bool = False
+    states: StatePlaces | None = None
     autotune_results: Path | None = None
 
     @classmethod
@@ -71,8 +75,14 @@ class ExecutorOptions:
             adapters=config.lora.shape,
             routed_experts=config.model.enable_return_routed_experts,
             deterministic=config.kernels.deterministic,
+            states=resolved.states,
             autotune_results=None if tuned is None else Path(tuned).expanduser(),
         )
+
+    @property
+    def state_words(self) -> int:
+        """What every row of a plan says of recurrent states."""
+        return 0 if self.states is None else STATE_WORDS + self.states.width
 
     @property
     def max_pages(self) -> int:

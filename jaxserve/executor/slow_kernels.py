@@ -16,7 +16,7 @@ from jaxserve.config.kernels import LayerRange, kernel_of
 from jaxserve.executor.cache_arrays import SCALES_DTYPE, is_quantized
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.shards import cache_layout
+from jaxserve.models.shards import held_kv_heads
 from jaxserve.step.buckets import CHUNK_ROWS
 from pallas_kernels import native
 from pallas_kernels.grouped_matmul import implementations as grouped
@@ -84,9 +84,8 @@ def _attention(
 ) -> Iterator[tuple[str, AttentionProblem]]:
     """What the layers ask for on one device."""
     devices = mesh.devices.size
-    layout = cache_layout(config, devices)
     layers = (layer for layer in range(config.num_layers) if kernel_of(named, layer) is None)
-    for window in dict.fromkeys(config.windows[layer] for layer in layers):
+    for window, own in dict.fromkeys((config.windows[layer], config.heads_of(layer)) for layer in layers):
         value_dim = None if config.latent is None else config.latent.kv_rank
         for kind, tokens, rows in shapes:
             yield (
@@ -96,8 +95,8 @@ def _attention(
                     rows=rows,
                     pages_per_row=options.max_pages,
                     heads=config.num_heads // devices,
-                    kv_heads=layout.heads // devices,
-                    head_dim=layout.dim,
+                    kv_heads=held_kv_heads(own.kv_heads, devices) // devices,
+                    head_dim=own.head_dim,
                     page_size=options.page_size,
                     dtype=jnp.dtype(options.dtype if is_quantized(options.kv_dtype) else options.kv_dtype),
                     kv_dtype=jnp.dtype(options.kv_dtype),

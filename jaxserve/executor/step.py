@@ -18,16 +18,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.config.windows import LayerGroups, group_layers
-from jaxserve.executor.cache_arrays import KV_CACHE, CacheArrays, abstract_cache
+from jaxserve.executor.cache_arrays import KV_CACHE, CacheArrays, PageView, abstract_cache, is_quantized
 from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.executor.lora import ShardedLora
 from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, vocabulary_of
+from jaxserve.executor.recurrence import StateTable, TableRecur, abstract_states
 from jaxserve.executor.routed_experts import RoutedLayout, record_routed
 from jaxserve.executor.whole_attention import WholeAttend
 from jaxserve.models.adapted import Loras, StepAdapters
 from jaxserve.models.binding import Params, UsedRows, bind_model
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.shards import cache_layout, padded_vocab
+from jaxserve.models.shards import cache_layout, padded_vocab, require_scales
 from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.blocks import in_blocks
 from jaxserve.sampling.drafts import each_draft, num_chosen, sampled_places
@@ -61,11 +62,13 @@ class ForwardState:
     Attributes:
         cache: of the shape that `cache_layout` says. L is the layers of a group: a page is of one group's layers, and all groups
             have their pages in one pool.
+        states: of recurrent layers; None of a model without.
         hidden: [T,E] of the largest bucket, final hidden states of the last step, for what is read of them.
         expert_tokens: uint32[layers that have experts,X], visits of each expert since the start, modulo 2**32; [0,0] without any.
     """
 
     cache: CacheArrays
+    states: StateTable | None
     hidden: jax.Array
     expert_tokens: jax.Array
 
@@ -123,6 +126,7 @@ class StateShape:
         dtype: name of the activations' dtype.
         guesses: that a draft model makes for a slot.
         routed_experts: whether pages keep which experts their tokens visited.
+        state_places: of recurrent states.
     """
 
     slots: int
@@ -133,6 +137,7 @@ class StateShape:
     dtype: str
     guesses: int = 0
     routed_experts: bool = False
+    state_places: int = 0
 
 
 Forwarded = tuple[ForwardState, Candidates, tuple[DeviceBatch, jax.Array | None]]
@@ -147,6 +152,8 @@ def of_candidates(logits: Any, others: Any) -> Any:
 def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> StepState:
     """A StepState with a jax.ShapeDtypeStruct at every leaf, which says its sharding. Allocates nothing."""
     shards = shards_of(mesh)
+    if is_quantized(shape.kv_dtype):
+        require_scales(config)
     columns = padded_vocab(config.num_choices, shards)
     tables = jax.eval_shape(partial(empty_state, shape.slots, columns))
 
@@ -160,6 +167,7 @@ def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> Step
     return StepState(
         ForwardState(
             cache=abstract_cache(pages, shape.kv_dtype, mesh, routed),
+            states=abstract_states(config, mesh, shape.state_places, shards, shape.dtype),
             hidden=array((shape.max_tokens, config.hidden_size), shape.dtype, EVERYWHERE),
             expert_tokens=array(experts, "uint32", EVERYWHERE),
         ),
@@ -198,6 +206,7 @@ class PagedAttend:
         """q[T,H,D], k[T,K,D], v[T,K,D] and sinks[H] if any -> [T,H,D], or [T,H,options.value_dim]."""
         batch = self._batch
         group, place = self._groups.places[layer]
+        stores = self._groups.places.index((group, place)) == layer  # once, of layers that attend to the same
 
         def write_and_attend(
             cache: CacheArrays,
@@ -209,22 +218,27 @@ class PagedAttend:
             kv_slots: jax.Array,
             *rows: jax.Array,
         ) -> tuple[CacheArrays, jax.Array]:
-            pages, scales = cache.pages, cache.scales
+            scales, shape = cache.scales, cache.stored.shape
+            if (view := PageView.of(cache.pages, k)) is not None:
+                cache, kv_slots = view.opened(cache), view.slots(kv_slots, shape[4])
+                rows = (view.page_table(rows[0]), *rows[1:])
+            pages = cache.pages
             kernel, attention_kernel = (kernel_of(each, layer) for each in (self._kernels.kv_write, self._kernels.attention))
             if rope is not None and scales is None and kernel is None and attention_kernel is None:
                 attended, pages = rotate_write_attend(
                     pages, q, k, v, rope, kv_slots, *rows, layer=place, options=options, sinks=sinks, target=self._target
                 )
-                return cache.written(pages), attended
-            if rope is None:
-                written = kv_write(
-                    pages, k, v, kv_slots, layer=place, kv_scales=scales, implementation=kernel, target=self._target
-                )
-            else:
+                return cache.written(pages).shaped(shape), attended
+            if rope is not None:
                 q, written = rotate_and_write(
                     pages, q, k, v, rope, kv_slots, layer=place, kv_scales=scales, implementation=kernel, target=self._target
                 )
-            cache = cache.written(written)
+                cache = cache.written(written)
+            elif stores:
+                written = kv_write(
+                    pages, k, v, kv_slots, layer=place, kv_scales=scales, implementation=kernel, target=self._target
+                )
+                cache = cache.written(written)
             attended = ragged_paged_attention(
                 q if cache.scales is not None else q.astype(pages.dtype),
                 cache.pages,
@@ -236,7 +250,7 @@ class PagedAttend:
                 implementation=attention_kernel,
                 target=self._target,
             )
-            return cache, attended
+            return cache.shaped(shape), attended
 
         by_head = partition_spec((None, "heads"))
         sharded = jax.shard_map(
@@ -265,7 +279,7 @@ def make_forward(
     What is handed on is for a draft model: the batch with its tokens looked up, and what goes into the layers of `taps`, side by
     side [T,E*taps].
     """
-    groups = group_layers(config.cache_windows)
+    groups = group_layers(config.cache_windows).read_by(config.cache_numbers)
 
     def forward(
         params: Params, state: ForwardState, latest: jax.Array, batch: DeviceBatch, loras: Loras | None = None
@@ -281,7 +295,8 @@ def make_forward(
             else PagedAttend(mesh, state.cache, batch, kernels, groups)
         )
         dispatch = ShardedDispatch(mesh, real, kernels)
-        hidden, tapped = model.tapped(tokens, batch.positions, attend, dispatch, taps)
+        recurs = () if state.states is None else (TableRecur(mesh, state.states, batch),)
+        hidden, tapped = model.tapped(tokens, batch.positions, attend, dispatch, taps, *recurs)
         places = sampled_places(batch.query_start, batch.rows.num_drafts, max_drafts)
         logits = model.logits(hidden[places.reshape(-1)])
         cache = attend.cache
@@ -290,6 +305,7 @@ def make_forward(
             cache = record_routed(layout, mesh, cache, dispatch.routed, batch.kv_slots[layout.group])
         new_state = ForwardState(
             cache=cache,
+            states=recurs[0].table if recurs else None,
             hidden=_put_first(state.hidden, hidden),
             expert_tokens=dispatch.add_to(state.expert_tokens),
         )

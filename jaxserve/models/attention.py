@@ -5,6 +5,7 @@ Rotation, scores, softmax and the KV cache belong to the caller's `attend`: the 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 import jax
@@ -12,9 +13,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.norm import HeadsNorm, RMSNorm
+from jaxserve.models.norm import HeadsNorm, RMSNorm, unscaled_rms
 from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_rows
-from jaxserve.models.shards import cache_kv_heads
+from jaxserve.models.rope import deinterleave
+from jaxserve.models.shards import held_kv_heads
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import Rotation, rotate
 
@@ -36,34 +38,100 @@ class Attend(Protocol):
 
         q and k are rotated by `rope` first, unless it is None: on GPUs in one kernel with storing k and v, or with attention.
 
-        K is `shards.cache_kv_heads`. With `options.value_dim` v and `rope` are None, and the result is [T, H, value_dim].
+        K is `shards.held_kv_heads`. With `options.value_dim` v and `rope` are None, and the result is [T, H, value_dim].
         `sinks` [H] are logits of keys without value that every token attends to, one a head; None for none.
 
-        The implementation also stores k and v where later steps will find them.
+        The implementation also stores k and v where later steps will find them: once, of layers that attend to the same.
         """
+
+
+class SharedKeys:
+    """An Attend that remembers keys and values of layers, for those that attend to the same.
+
+    Args:
+        attend: what attends.
+        sources: the layers that others share keys and values with.
+    """
+
+    def __init__(self, attend: Attend, sources: Collection[int]) -> None:
+        self._attend = attend
+        self._sources = sources
+        self._kept: dict[int, tuple[jax.Array, jax.Array | None]] = {}
+
+    def __call__(
+        self,
+        layer: int,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array | None,
+        rope: Rotation | None,
+        options: AttentionOptions,
+        sinks: jax.Array | None,
+    ) -> jax.Array:
+        """As Attend says."""
+        if layer in self._sources:
+            if rope is not None:
+                q, k, rope = rotate(q, rope), rotate(k, rope), None
+            self._kept[layer] = k, v
+        return self._attend(layer, q, k, v, rope, options, sinks)
+
+    def again(self, layer: int, source: int, q: jax.Array, options: AttentionOptions, sinks: jax.Array | None) -> jax.Array:
+        """Attend with rotated q[T, H, D] to what an earlier layer, `source`, has attended to."""
+        k, v = self._kept[source]
+        return self._attend(layer, q, k, v, None, options, sinks)
+
+
+class ScaledQueries:
+    """An Attend whose queries are multiplied by factors[T] of their positions; see `config.QueryScale`."""
+
+    def __init__(self, attend: Attend, factors: jax.Array) -> None:
+        self._attend, self._factors = attend, factors[:, None, None]
+
+    def __call__(
+        self,
+        layer: int,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array | None,
+        rope: Rotation | None,
+        options: AttentionOptions,
+        sinks: jax.Array | None,
+    ) -> jax.Array:
+        """As Attend says."""
+        scaled = (q.astype(jnp.float32) * self._factors).astype(q.dtype)
+        return self._attend(layer, scaled, k, v, rope, options, sinks)
 
 
 class Attention(nnx.Module):
     """Grouped-query attention (Ainslie et al. 2023): query head h reads kv head h // (H / K).
 
     `qkv` [E, s, (H + 2K)/s * D] holds for each shard its query heads, its key heads, its value heads; E is twice that of a draft
-    head. `out` is [s, H*D/s, E]. With fewer KV heads than shards, K is s: each head is repeated for s/K neighbouring shards,
-    whose query heads are those that read it. `sinks` [s, H/s] are the logits of a model that has them (see `Attend`).
+    head. Where values are keys there are no columns of values, and where a layer attends to another's keys and values none of
+    either. `out` is [s, H*D/s, E]. With fewer KV heads than shards, K is s: each head is repeated for s/K neighbouring shards,
+    whose query heads are those that read it. With an output gate each query head's columns have those of its gate behind them.
+    `sinks` [s, H/s] are the logits of a model that has them (see `Attend`).
     """
 
     def __init__(self, config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
-        self.layer = layer
-        self.heads, self.kv_heads, self.head_dim = config.num_heads, cache_kv_heads(config, shards), config.head_dim
-        scale = config.scales.attention or config.head_dim**-0.5
+        self.layer, self.source = layer, config.kv_source(layer)
+        own, kept = config.heads_of(layer), self.source == layer
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, held_kv_heads(own.kv_heads, shards), own.head_dim
+        rope = config.ropes[layer]
+        self.interleaved = rope is not None and rope.interleaved
+        self.projected = (2 - own.values_are_keys) if kept else 0  # of keys and values
+        self.gated = config.output_gate
+        scale = config.scales.attention or self.head_dim**-0.5
         self.options = AttentionOptions(scale, config.windows[layer], config.scales.attention_cap)
-        embed, columns = config.hidden_size, (self.heads + 2 * self.kv_heads) // shards * self.head_dim
+        columns = ((1 + self.gated) * self.heads + self.projected * self.kv_heads) // shards * self.head_dim
+        embed = config.hidden_size
         rows = self.heads // shards * self.head_dim
         self.qkv = declare((config.attention_inputs, shards, columns), ("embed", "heads", None), dtype, COLUMNS)
         self.qkv_bias = declare((shards, columns), ("heads", None), dtype) if config.qkv_bias else None
         self.out = declare((shards, rows, embed), ("heads", None, "embed"), dtype, ROWS)
         self.out_bias = declare((embed,), ("embed",), dtype) if config.output_bias else None
-        self.q_norm = _norm(self.heads, config, shards, dtype)
-        self.k_norm = _norm(self.kv_heads, config, shards, dtype)
+        self.q_norm = _norm(self.heads, self.head_dim, config, shards, dtype)
+        self.k_norm = _norm(self.kv_heads, self.head_dim, config, shards, dtype) if kept else None
+        self.v_norm_eps = config.norm_eps if config.value_norm else None
         self.sinks = declare((shards, self.heads // shards), ("heads", None), dtype) if config.sinks else None
 
     @property
@@ -73,34 +141,53 @@ class Attention(nnx.Module):
 
     def __call__(self, x: Projected, rope: Rotation | None, attend: Attend) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum; `rope` is None for no positions."""
-        q, k, v = self._heads(x)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-            if rope is not None:  # not by `attend`, whose kernels take slices of a product as they lie, and no others
-                q, k, rope = rotate(q, rope), rotate(k, rope), None
+        q, kv, gate = self._heads(x)
         sinks = None if self.sinks is None else self.sinks[...].reshape(-1)
-        attended = attend(self.layer, q, k, v, rope, self.options, sinks)
+        if self.q_norm is not None:
+            q = self.q_norm(q)
+        if rope is not None and self.interleaved:
+            q = deinterleave(q, rope)
+        if kv is None:
+            assert isinstance(attend, SharedKeys), "keys and values of other layers are there"
+            if rope is not None:
+                q = rotate(q, rope)
+            attended = attend.again(self.layer, self.source, q, self.options, sinks)
+        else:
+            k, v = kv if self.k_norm is None else (self.k_norm(kv[0]), kv[1])
+            if rope is not None and self.interleaved:
+                k = deinterleave(k, rope)
+            if self.v_norm_eps is not None:
+                v = unscaled_rms(v, self.v_norm_eps)
+            if rope is not None and (self.interleaved or self.q_norm is not None):
+                q, k, rope = rotate(q, rope), rotate(k, rope), None  # kernels of `attend` take slices of a product as they lie
+            attended = attend(self.layer, q, k, v, rope, self.options, sinks)
+        if gate is not None:
+            attended *= jax.nn.sigmoid(gate)
         shards = self.out.shape[0]
         return project_rows(attended.reshape(x.shape[0], shards, -1), self.out, self.out_bias)
 
-    def _heads(self, x: Projected) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """x[T, E] to q[T, H, D], k[T, K, D], v[T, K, D]."""
+    def _heads(self, x: Projected) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None, jax.Array | None]:
+        """x[T, E] to q[T, H, D], k[T, K, D] and v[T, K, D] if the layer has some, and the logits of a gate [T, H, D] likewise."""
         tokens, shards = x.shape[0], self.qkv.shape[1]
-        query, key = self.heads // shards, self.kv_heads // shards
+        query, key = (1 + self.gated) * self.heads // shards, self.kv_heads // shards
         packed = project_columns(x, self.qkv, self.qkv_bias).reshape(tokens, shards, -1, self.head_dim)
-        q, k, v = jnp.split(packed, (query, query + key), axis=2)
-        return (
-            q.reshape(tokens, self.heads, self.head_dim),
-            k.reshape(tokens, self.kv_heads, self.head_dim),
-            v.reshape(tokens, self.kv_heads, self.head_dim),
-        )
+        q, *kv = jnp.split(packed, [query + part * key for part in range(self.projected)], axis=2)
+        gate = None
+        if self.gated:
+            pairs = q.reshape(tokens, self.heads, 2, self.head_dim)
+            q, gate = pairs[:, :, 0], pairs[:, :, 1]
+        q = q.reshape(tokens, self.heads, self.head_dim)
+        if not kv:
+            return q, None, gate
+        keys, values = (each.reshape(tokens, self.kv_heads, self.head_dim) for each in (kv[0], kv[-1]))
+        return q, (keys, values), gate
 
 
-def _norm(heads: int, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> RMSNorm | HeadsNorm | None:
+def _norm(heads: int, head_dim: int, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> RMSNorm | HeadsNorm | None:
     match config.qk_norm:
         case None:
             return None
         case "head":
-            return RMSNorm(config.head_dim, "head_dim", config, dtype)
+            return RMSNorm(head_dim, "head_dim", config, dtype)
         case "all":
-            return HeadsNorm(heads, config, shards, dtype)
+            return HeadsNorm(heads, head_dim, config, shards, dtype)

@@ -58,7 +58,7 @@ def bind_model(
         adapters: beside its projections; None for none.
     """
     if used is not None:
-        rows = {"layers": used.tokens, "entry": used.tokens}
+        rows = dict.fromkeys(("layers", "entry", "inputs"), used.tokens)
         params = {part: counted(tree, rows.get(part, used.logits)) for part, tree in params.items()}
     shards, dtype = params["layers"]["0"]["attention"]["out"].shape[0], params["embedding"]["table"].dtype  # never quantized
     if adapters is not None:

@@ -7,50 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeConfig:
-    """Rotary position embedding, with every default already filled in.
-
-    Attributes:
-        kind: how the frequencies are scaled; "dynamic" is unscaled up to the model's `max_position_embeddings`, which
-            is the longest sequence that jaxserve serves of it.
-        theta: base of the frequencies.
-        factor: context extension factor of "linear", "llama3" and "yarn".
-        original_max_position_embeddings: context length of pretraining ("llama3", "yarn", "longrope").
-        low_freq_factor, high_freq_factor: bounds of the smoothed band ("llama3").
-        beta_fast, beta_slow: rotations that bound the interpolated band ("yarn").
-        truncate: whether the band's bounds are rounded outwards to whole dimensions ("yarn").
-        attention_factor: multiplies cosine and sine ("yarn", "longrope").
-        rotated_dims: how many dimensions of a head are rotated, its first ones; None for all.
-        short_factors, long_factors: what each frequency is divided by in sequences that fit the context of pretraining, and
-            in a model that serves longer ones ("longrope").
-        extended: whether the long factors are in use ("longrope"): all sequences of an engine use the same, since a cached
-            key cannot be rotated again.
-    """
-
-    kind: RopeKind = "default"
-    theta: float = 10000.0
-    factor: float = 1.0
-    original_max_position_embeddings: int = 0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = True
-    attention_factor: float = 1.0
-    rotated_dims: int | None = None
-    short_factors: tuple[float, ...] = ()
-    long_factors: tuple[float, ...] = ()
-    extended: bool = False
-
-    def serving(self, length: int) -> RopeConfig:
-        """The same for an engine whose sequences are no longer than `length`."""
-        if self.kind != "longrope":
-            return self
-        return replace(self, extended=length > self.original_max_position_embeddings)
+from jaxserve.models.encoder_config import EncoderConfig
+from jaxserve.models.positions import QueryScale, RopeConfig
+from jaxserve.models.recurrent import Recurrent
+from jaxserve.models.recurrent import parameters as recurrent_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +50,7 @@ class Routing:
         groups: neighbouring experts form so many groups of one size.
         active_groups: only experts of that many groups, the best ones, can be chosen.
         group_score: what makes a group good: its best score, or the sum of its best two.
+        scaled: the router has a norm of its own with a stored scale, and each expert's weight is multiplied by a stored number.
     """
 
     score: Literal["softmax", "sigmoid"] = "softmax"
@@ -100,6 +61,7 @@ class Routing:
     groups: int = 1
     active_groups: int = 1
     group_score: Literal["max", "top2"] = "max"
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +76,7 @@ class Experts:
         routing: who visits whom.
         shared_ffn_size: F of the expert that every token visits; 0 for none.
         shared_gate: the shared expert's output is multiplied by a sigmoid of a projection of its input.
+        apart: the shared expert and the routed ones together each have norms of their own, before and after.
     """
 
     count: int
@@ -123,11 +86,12 @@ class Experts:
     routing: Routing
     shared_ffn_size: int = 0
     shared_gate: bool = False
+    apart: bool = False
 
     def parameters(self, embed: int, *, bias: bool) -> int:
         """Weights of one layer, the router's included; `bias` if each expert's projections add one."""
         routing = self.routing
-        router = self.count * (embed + routing.bias + routing.correction)
+        router = self.count * (embed + routing.bias + routing.correction + routing.scaled) + routing.scaled * embed
         each = 3 * embed * self.ffn_size + bias * (2 * self.ffn_size + embed)
         return router + self.count * each + 3 * embed * self.shared_ffn_size + self.shared_gate * embed
 
@@ -163,6 +127,25 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The keys and values of a layer, where layers differ in them.
+
+    Attributes:
+        kv_heads, head_dim: K, D.
+        values_are_keys: one projection makes both; what is done to them afterwards differs.
+    """
+
+    kv_heads: int
+    head_dim: int
+    values_are_keys: bool = False
+
+    @property
+    def columns(self) -> int:
+        """What is projected to keys and values."""
+        return (1 if self.values_are_keys else 2) * self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
     """What a draft head is fed besides tokens: hidden states of the target, which it goes on from.
 
@@ -188,50 +171,6 @@ class Fed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderConfig:
-    """Where an encoder differs from a decoder: norms are LayerNorms, one of them over the embeddings.
-
-    Attributes:
-        positions: rows of a table of positions; 0 for none.
-        first_position: the row of the first token.
-        token_types: rows of a table that tells the second of two texts from the first; 0 for none.
-        separator: the token behind which the second text begins; None if nobody knows.
-        norms_first: whether norms are before the blocks and behind the last layer; otherwise behind the sum of each block.
-        norm_bias: whether norms add a bias.
-        gated: whether MLPs have a gate.
-        head: what the layer of a head that classifies ends with: tanh, or GELU and a norm.
-        head_bias: whether that layer adds a bias.
-    """
-
-    positions: int
-    first_position: int
-    token_types: int
-    separator: int | None = None
-    norms_first: bool
-    norm_bias: bool
-    gated: bool
-    head: Literal["tanh", "gelu"]
-    head_bias: bool
-
-    def norms_of(self, layer: int) -> tuple[int | None, int]:
-        """The numbers of the norms of a layer's attention and of its MLP: the first is that of the embeddings.
-
-        With `norms_first` the first layer's attention has none: what it would normalise is normalised already.
-        """
-        mlp = 2 * layer + (1 if self.norms_first else 2)
-        return (mlp - 1 if layer or not self.norms_first else None), mlp
-
-    def num_norms(self, layers: int) -> int:
-        return 1 + 2 * layers
-
-    def parameters(self, embed: int, layers: int, labels: int) -> int:
-        """Weights of tables, norms and, with `labels`, of the layer before the one that gives these their scores."""
-        norms = self.num_norms(layers) + (labels > 0 and self.head == "gelu")
-        head = (embed * (embed + self.head_bias) + labels) if labels else 0
-        return (self.positions + self.token_types) * embed + norms * embed * (1 + self.norm_bias) + head
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DenseConfig:
     """A layer behind the pooled hidden state, as a module of sentence-transformers has it.
 
@@ -254,9 +193,12 @@ LAYER_NORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "before": ("attention_norm", "mlp_norm"),
         "after": ("attention_out_norm", "mlp_out_norm"),
         "around": ("attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm"),
+        "parallel": ("attention_norm",),
     }
 )
-"""By `DecoderConfig.norms`: the norm before or after each block of a layer."""
+"""By `DecoderConfig.norms`: the norm before or after each block of a layer; of parallel blocks, before both."""
+APART_NORMS = ("shared_out_norm", "experts_norm", "experts_out_norm")
+"""Of a layer whose experts have norms apart, besides: `mlp_norm` is of the shared expert, `mlp_out_norm` of the sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,12 +214,15 @@ class DecoderConfig:
         ffn_size: F.
         norm_eps: added to the mean square in RMSNorm.
         norm_offset: added to the weights of every RMSNorm (Gemma stores them less 1).
-        norms: whether a block's input is normalised, its output before it joins the residual stream, or both.
+        layer_norm: norms over E are LayerNorm without a bias (Ba et al. 2016); those of heads stay RMSNorm.
+        norms: whether a block's input is normalised, its output before it joins the residual stream, or both. Of "parallel" both
+            blocks of a layer read what one norm makes, and what they make is added together.
         ropes: one entry a layer: its rotary embedding; None for a layer that knows no positions.
         tie_embeddings: the logits use the embedding table instead of a matrix of their own.
         qkv_bias, output_bias, mlp_bias: which projections add a bias.
         qk_norm: queries and keys are normalised before rotation, per head or over all heads together; None for not at all.
         activation: of the MLP's gate; "swiglu_clamped" is gpt-oss's, which bounds gate and up and adds 1 to up.
+        gated: whether MLPs have a gate; without one the activation is of all that goes up.
         experts: which layers have experts instead of an MLP of `ffn_size`, and how they are chosen; None for a dense model.
         latent: the attention's projections, where it caches a latent; None where it caches keys and values.
         sinks: each query head has a logit of its own that every token attends to, without a value.
@@ -295,6 +240,17 @@ class DecoderConfig:
         dense: layers behind the pooled hidden state of an embedding, in order.
         encoder: what an encoder has in other places than a decoder; None for a decoder.
         bidirectional: whether tokens see those behind them, too. Nothing is cached then: a prompt is computed in one step.
+        recurrent: which layers keep a state of fixed size a sequence in the place of attention; None for none.
+        output_gate: what a head attends to is multiplied by the sigmoid of a projection of its own.
+        heads: one entry a layer, where layers differ in keys and values; empty where all have `num_kv_heads` of `head_dim`.
+        kv_sources: one entry a layer: whose keys and values it attends to, its own or those of a layer before it; empty where
+            all have their own.
+        value_norm: values are normalised per head, without a stored scale.
+        ffn_sizes: one entry a layer, where layers differ in F, 0 for no MLP; empty where all have `ffn_size`.
+        layer_input: numbers of each token that every layer is given besides, of a table of embeddings of its own (per-layer
+            embeddings, Gemma Team 2025); 0 for none.
+        layer_scales: the residual stream is multiplied by a stored number behind each layer.
+        query_scale: how queries are scaled with their positions; None for not at all.
     """
 
     architecture: str
@@ -307,14 +263,15 @@ class DecoderConfig:
     ffn_size: int
     norm_eps: float
     norm_offset: float = 0.0
-    norms: Literal["before", "after", "around"] = "before"
+    layer_norm: bool = False
+    norms: Literal["before", "after", "around", "parallel"] = "before"
     ropes: tuple[RopeConfig | None, ...]
     tie_embeddings: bool
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
     qk_norm: Literal["head", "all"] | None
-    activation: Literal["silu", "gelu", "gelu_tanh", "relu", "swiglu_clamped"]
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "swiglu_clamped"]
     experts: Experts | None = None
     latent: Latent | None = None
     sinks: bool = False
@@ -330,6 +287,16 @@ class DecoderConfig:
     bidirectional: bool = False
     dense: tuple[DenseConfig, ...] = ()
     encoder: EncoderConfig | None = None
+    recurrent: Recurrent | None = None
+    output_gate: bool = False
+    heads: tuple[Heads, ...] = ()
+    kv_sources: tuple[int, ...] = ()
+    value_norm: bool = False
+    gated: bool = True
+    ffn_sizes: tuple[int, ...] = ()
+    layer_input: int = 0
+    layer_scales: bool = False
+    query_scale: QueryScale | None = None
 
     @property
     def embedding_size(self) -> int:
@@ -338,8 +305,35 @@ class DecoderConfig:
 
     @property
     def cache_windows(self) -> tuple[int | None, ...]:
-        """One entry a layer: how many of the latest positions its cache must have."""
-        return (None,) * self.num_layers if self.bidirectional else self.windows
+        """One entry a layer that has keys and values of its own: how many of the latest positions its cache must have."""
+        own = [layer for layer in range(self.num_layers) if self._keeps_keys(layer)]
+        return (None,) * len(own) if self.bidirectional else tuple(self.windows[layer] for layer in own)
+
+    @property
+    def cache_numbers(self) -> tuple[int, ...]:
+        """One entry a layer: which of `cache_windows` is of the keys and values that it attends to; -1 if it attends to none."""
+        layers = range(self.num_layers)
+        own = [layer for layer in layers if self._keeps_keys(layer)]
+        return tuple(own.index(self.kv_source(layer)) if self.recurrent_of(layer) is None else -1 for layer in layers)
+
+    def _keeps_keys(self, layer: int) -> bool:
+        return self.recurrent_of(layer) is None and self.kv_source(layer) == layer
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether layers attend to keys and values of others."""
+        return any(source != layer for layer, source in enumerate(self.kv_sources))
+
+    def kv_source(self, layer: int) -> int:
+        """The layer whose keys and values one attends to."""
+        return self.kv_sources[layer] if self.kv_sources else layer
+
+    def heads_of(self, layer: int) -> Heads:
+        return self.heads[layer] if self.heads else Heads(kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+
+    def ffn_of(self, layer: int) -> int:
+        """F of a layer's dense MLP; 0 for a layer without one."""
+        return self.ffn_sizes[layer] if self.ffn_sizes else self.ffn_size
 
     @property
     def num_choices(self) -> int:
@@ -352,9 +346,16 @@ class DecoderConfig:
         return self.hidden_size * (1 if self.fed is None or self.fed.layer is not None else 2)
 
     @property
-    def layer_norms(self) -> tuple[str, ...]:
-        """The norms of a layer over E, in the order in which they are numbered."""
-        return LAYER_NORMS[self.norms]
+    def layer_norms(self) -> tuple[tuple[int, str], ...]:
+        """The layer and the name of each norm over E, but the final one, in the order in which they are numbered."""
+        apart = APART_NORMS if self.experts is not None and self.experts.apart else ()
+        names = (*LAYER_NORMS[self.norms], *apart, *(("layer_input_norm",) if self.layer_input else ()))
+        layers = range(self.num_layers)
+        return tuple((at, name) for at in layers for name in names if self.has_mlp(at) or not name.startswith("mlp"))
+
+    def has_mlp(self, layer: int) -> bool:
+        """Whether a layer has an MLP, or experts."""
+        return self.ffn_of(layer) > 0 or self.experts_of(layer) is not None
 
     def serving(self, length: int) -> DecoderConfig:
         """The same for an engine whose sequences are no longer than `length`."""
@@ -362,52 +363,88 @@ class DecoderConfig:
 
     def first(self, layers: int) -> DecoderConfig:
         """The same with only its first layers."""
-        experts = self.experts and replace(self.experts, layers=self.experts.layers[:layers])
-        return replace(self, num_layers=layers, windows=self.windows[:layers], ropes=self.ropes[:layers], experts=experts)
+        return self._part(slice(layers))
 
     def only(self, layer: int) -> DecoderConfig:
         """The same with one of its layers alone."""
-        experts, one = self.experts, slice(layer, layer + 1)
+        return self._part(slice(layer, layer + 1))
+
+    def _part(self, some: slice) -> DecoderConfig:
+        """Some layers alone, which attend to keys and values of no others."""
+        experts, recurrent = self.experts, self.recurrent
         if experts is not None:
-            experts = replace(experts, layers=experts.layers[one]) if experts.layers[layer] else None
-        return replace(self, num_layers=1, windows=self.windows[one], ropes=self.ropes[one], experts=experts)
+            experts = replace(experts, layers=experts.layers[some]) if any(experts.layers[some]) else None
+        if recurrent is not None:
+            recurrent = replace(recurrent, layers=recurrent.layers[some]) if any(recurrent.layers[some]) else None
+        return replace(
+            self,
+            num_layers=len(self.windows[some]),
+            windows=self.windows[some],
+            ropes=self.ropes[some],
+            experts=experts,
+            recurrent=recurrent,
+            heads=self.heads[some],
+            kv_sources=self.kv_sources[some],
+            ffn_sizes=self.ffn_sizes[some],
+        )
 
     def experts_of(self, layer: int) -> Experts | None:
         """The experts of a layer; None if its MLP is dense."""
         return self.experts if self.experts is not None and self.experts.layers[layer] else None
 
+    def recurrent_of(self, layer: int) -> Recurrent | None:
+        """What a layer has in the place of attention; None if it has attention."""
+        return self.recurrent if self.recurrent is not None and self.recurrent.layers[layer] else None
+
+    @property
+    def num_recurrent(self) -> int:
+        """How many layers keep a state of fixed size."""
+        return 0 if self.recurrent is None else sum(self.recurrent.layers)
+
     @property
     def num_parameters(self) -> int:
         """Number of weights; a tied embedding table counts once."""
         tables = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2) + self.labels * self.hidden_size
-        layers = sum(self._mlp_parameters(layer) for layer in range(self.num_layers))
+        layers = sum(self._attention_parameters(layer) + self._mlp_parameters(layer) for layer in range(self.num_layers))
         rest = sum(dense.outputs * (dense.inputs + dense.bias) for dense in self.dense)
         if self.encoder is None:
-            rest += self.norm_parameters
+            rest += self.norm_parameters + self.layer_scales * self.num_layers
         else:
             rest += self.encoder.parameters(self.hidden_size, self.num_layers, self.labels)
-        return tables + layers + self.num_layers * self._attention_parameters + rest
+        inputs = self.num_layers * self.layer_input * (self.vocab_size + 3 * self.hidden_size)  # a projection, and two a layer
+        return tables + layers + inputs + rest
 
     @property
     def norm_parameters(self) -> int:
         """Weights of all norms."""
-        heads = {None: 0, "head": 2, "all": self.num_heads + self.num_kv_heads}[self.qk_norm]
-        a_layer = self.hidden_size * len(self.layer_norms) + heads * self.head_dim
-        latents = 0 if self.latent is None else self.latent.norms
-        return self.num_layers * (a_layer + latents) + self.hidden_size
+        heads = sum(self._head_norms(layer) for layer in range(self.num_layers))
+        latents = 0 if self.latent is None else (self.num_layers - self.num_recurrent) * self.latent.norms
+        states = 0 if self.recurrent is None else self.num_recurrent * self.recurrent.norms
+        around = (len(self.layer_norms) + 1) * self.hidden_size
+        return heads + latents + states + around + self.layer_input
 
-    @property
-    def _attention_parameters(self) -> int:
+    def _head_norms(self, layer: int) -> int:
+        """Weights of a layer's norms of queries and keys."""
+        if self.recurrent_of(layer) is not None:
+            return 0
+        heads, own = self.heads_of(layer), self.kv_source(layer) == layer
+        count = {None: 0, "head": 1 + own, "all": self.num_heads + heads.kv_heads}[self.qk_norm]
+        return count * heads.head_dim
+
+    def _attention_parameters(self, layer: int) -> int:
+        if (recurrent := self.recurrent_of(layer)) is not None:
+            return recurrent_parameters(recurrent, self.hidden_size)
         embed, sinks = self.hidden_size, self.sinks * self.num_heads
         if self.latent is not None:
             return self.latent.parameters(embed, self.num_heads) + sinks
-        query = self.num_heads * self.head_dim
-        qkv = query + 2 * self.num_kv_heads * self.head_dim
+        heads = self.heads_of(layer)
+        query = self.num_heads * heads.head_dim
+        qkv = (1 + self.output_gate) * query + (heads.columns if self.kv_source(layer) == layer else 0)
         return embed * qkv + query * embed + self.qkv_bias * qkv + self.output_bias * embed + sinks
 
     def _mlp_parameters(self, layer: int) -> int:
-        embed, ffn, experts = self.hidden_size, self.ffn_size, self.experts_of(layer)
+        embed, ffn, experts = self.hidden_size, self.ffn_of(layer), self.experts_of(layer)
         if experts is not None:
             return experts.parameters(embed, bias=self.mlp_bias)
-        inner = 1 if self.encoder is not None and not self.encoder.gated else 2  # with a gate there are two
+        inner = 1 + self.gated
         return (inner + 1) * embed * ffn + self.mlp_bias * (inner * ffn + embed)

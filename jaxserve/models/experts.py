@@ -20,6 +20,7 @@ from flax import nnx
 from jaxserve.models import config as models
 from jaxserve.models.adapted_experts import AdaptedVisits, AddLora, ExpertLoras, add_shared, expert_loras
 from jaxserve.models.mlp import ACTIVATIONS, GatedMLP
+from jaxserve.models.norm import RMSNorm
 from jaxserve.models.parameter import COLUMNS, EXPERT_COLUMNS, EXPERT_ROWS, ROUTER, ROWS, Parameter, declare, unadapted
 from jaxserve.models.routing import Routed, route
 from jaxserve.ordering import ascending
@@ -94,6 +95,8 @@ class Experts(nnx.Module):
         embed, count, local, routing = config.hidden_size, experts.count, experts.ffn_size // shards, experts.routing
         self.layer, self.experts, self.activation = layer, experts, config.activation
         self.router = declare((embed, count), ("embed", None), dtype, ROUTER)
+        self.router_norm = RMSNorm(embed, "embed", replace(config, norm_offset=0.0), dtype) if routing.scaled else None
+        self.expert_scale = declare((count,), (None,), dtype) if routing.scaled else None
         self.router_bias = declare((count,), (None,), dtype) if routing.bias else None
         # Experts differ by less in it than 16 bits resolve.
         self.correction = declare((count,), (None,), jnp.dtype("float32")) if routing.correction else None
@@ -105,17 +108,20 @@ class Experts(nnx.Module):
         self.shared = GatedMLP(shared, shards, dtype) if experts.shared_ffn_size else None
         self.shared_gate = declare((embed, 1), ("embed", None), dtype, ROUTER) if experts.shared_gate else None
 
-    def __call__(self, x: jax.Array, dispatch: ExpertDispatch) -> jax.Array:
-        """x[T, E] of normalised activations to [T, E], before the residual sum."""
-        correction = None if self.correction is None else self.correction[...]
-        routed = route(_scores(x, self.router, self.router_bias), correction, self.experts)
+    def __call__(self, x: jax.Array, dispatch: ExpertDispatch, stream: jax.Array | None = None) -> jax.Array:
+        """x[T, E] of normalised activations to [T, E], before the residual sum.
+
+        `stream` [T, E] is the residual stream, for a router with a norm of its own. A shared expert that is apart is left out.
+        """
+        routed = self._route(x if stream is None else stream)
         shared = None if self.shared_gate is None else jax.nn.sigmoid(_scores(x, self.shared_gate, None))
+        beside = self._beside
         weights = ExpertWeights(
             gate_up=unadapted(self.gate_up),
             gate_up_bias=None if self.gate_up_bias is None else self.gate_up_bias[...],
             down=unadapted(self.down),
-            shared_gate_up=None if self.shared is None else COLUMNS.matrix(self.shared.gate_up),
-            shared_down=None if self.shared is None else ROWS.matrix(self.shared.down),
+            shared_gate_up=None if beside is None else COLUMNS.matrix(beside.gate_up),
+            shared_down=None if beside is None else ROWS.matrix(beside.down),
             loras=self._loras(),
         )
         y = dispatch(self.layer, RoutedTokens(x, routed, shared), weights, self.activation)
@@ -123,8 +129,22 @@ class Experts(nnx.Module):
             y += _biases(routed, self.down_bias[...])
         return y.astype(x.dtype)
 
+    @property
+    def _beside(self) -> GatedMLP | None:
+        """The shared expert, if it is given what the others are."""
+        return None if self.experts.apart else self.shared
+
+    def _route(self, x: jax.Array) -> Routed:
+        correction = None if self.correction is None else self.correction[...]
+        if self.router_norm is None or self.expert_scale is None:
+            return route(_scores(x, self.router, self.router_bias), correction, self.experts)
+        x = self.router_norm(x) * jnp.asarray(x.shape[1] ** -0.5, x.dtype)
+        experts, weights = route(_scores(x, self.router, self.router_bias), correction, self.experts)
+        return Routed(experts, weights * self.expert_scale[...].astype(jnp.float32)[experts])
+
     def _loras(self) -> ExpertLoras | None:
-        gate_up, down = (None, None) if self.shared is None else (self.shared.gate_up, self.shared.down)
+        beside = self._beside
+        gate_up, down = (None, None) if beside is None else (beside.gate_up, beside.down)
         return expert_loras({"gate_up": self.gate_up, "down": self.down, "shared_gate_up": gate_up, "shared_down": down})
 
 

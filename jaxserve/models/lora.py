@@ -9,7 +9,8 @@ from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import Packing, Path, WeightRule
 
 _PARTS: frozenset[Path] = frozenset({("attention", "qkv"), ("attention", "down"), ("attention", "query"), ("attention", "out")})
-_PARTS |= {("mlp", "gate_up"), ("mlp", "down"), ("mlp", "shared", "gate_up"), ("mlp", "shared", "down")}
+_PARTS |= {("attention", "inputs"), ("attention", "gates")}
+_PARTS |= {("mlp", "gate_up"), ("mlp", "up"), ("mlp", "down"), ("mlp", "shared", "gate_up"), ("mlp", "shared", "down")}
 _EXPERTS: frozenset[Path] = frozenset({("mlp", "gate_up"), ("mlp", "down")})
 
 
@@ -21,7 +22,8 @@ class LoraArrays(NamedTuple):
 
 
 def lora_rules(config: DecoderConfig, *, experts: bool = False) -> dict[Path, WeightRule]:
-    """The projections that may have adapters, by the path of their parameter: those of attention and of dense MLPs.
+    """The projections that may have adapters, by the path of their parameter: those of attention, of what is in its
+    place, and of dense MLPs.
 
     A shared expert is a dense MLP; `experts`: those of routed experts, too. Routers, what is applied to latents head by head, the
     table and the head may not.

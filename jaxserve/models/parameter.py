@@ -58,6 +58,8 @@ ROWS = Product((0, 1))
 """Of `project_rows`."""
 ROUTER = Product((0,), exact=True)
 """Of what says which experts a token visits, and how much one counts: few numbers, of which each matters."""
+GATES = Product((0,), exact=True)
+"""Of what says how fast a recurrent state fades, and how much of a token is written to it: likewise."""
 TABLE = Product((1,), looked_up=True, logits=True)
 """Of logits from the embedding table."""
 EXPERT_COLUMNS, EXPERT_ROWS = Product((0,), stacked=True), Product((0, 1), stacked=True)

@@ -12,25 +12,38 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.draft_heads import head_rules
 from jaxserve.models.encoder import bert, modernbert, xlm_roberta
 from jaxserve.models.families import (
+    cohere2,
     deepseek_v2,
     deepseek_v3,
     gemma2,
     gemma3,
+    gemma4,
+    gemma4_unified,
+    glm,
+    glm4,
     glm4_moe,
     glm4_moe_lite,
     gpt_oss,
     granite,
+    granite4,
+    lfm2,
+    lfm2_moe,
     llama,
     minimax_m2,
+    ministral3,
     mistral,
     mixtral,
+    nemotron_h,
     olmo2,
     olmo3,
     phi3,
     qwen2,
     qwen2_moe,
     qwen3,
+    qwen3_5,
+    qwen3_5_moe,
     qwen3_moe,
+    qwen3_next,
     seed_oss,
     smollm3,
 )
@@ -59,10 +72,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         for module in (
             llama,
             mistral,
+            ministral3,
+            cohere2,
             qwen2,
             qwen3,
             gemma2,
             gemma3,
+            gemma4,
+            gemma4_unified,
             phi3,
             olmo2,
             olmo3,
@@ -75,9 +92,18 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             gpt_oss,
             deepseek_v2,
             deepseek_v3,
+            glm,
+            glm4,
             glm4_moe,
             glm4_moe_lite,
             minimax_m2,
+            qwen3_next,
+            qwen3_5,
+            qwen3_5_moe,
+            granite4,
+            nemotron_h,
+            lfm2,
+            lfm2_moe,
         )
     }
 )
@@ -104,7 +130,13 @@ MODEL_TYPES: Mapping[str, str] = MappingProxyType(
 
 CAUSAL_LM, CLASSIFIER, BASE_MODEL = "ForCausalLM", "ForSequenceClassification", "Model"
 """How the names of architectures end: with a head for logits, with one that classifies, without any."""
-_BASE_MODELS: Mapping[str, str] = MappingProxyType({"Gemma3TextModel": gemma3.ARCHITECTURE})
+_BASE_MODELS: Mapping[str, str] = MappingProxyType(
+    {
+        "Gemma3TextModel": gemma3.ARCHITECTURE,
+        "Gemma4TextModel": gemma4.ARCHITECTURE,
+        "Gemma4UnifiedTextModel": gemma4_unified.ARCHITECTURE,
+    }
+)
 """Names without a head that are not made by these rules."""
 
 

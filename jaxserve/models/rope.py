@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from jaxserve.models.config import RopeConfig
+from jaxserve.models.positions import QueryScale, RopeConfig
 from pallas_kernels.rotate_and_write import Rotation, rotate
 
 Frequencies = npt.NDArray[np.float32]
@@ -24,6 +24,8 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Frequencies:
     Computed in float32 step by step as the checkpoints' own code does: at position 100,000 a rounding difference in a
     frequency is a visible angle.
     """
+    if rope.kind == "proportional":
+        return _proportional(rope, head_dim)
     head_dim = rope.rotated_dims or head_dim
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     periods = np.power(np.float32(rope.theta), exponents)
@@ -55,10 +57,30 @@ def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
 def rotate_pairs(x: jax.Array, rope: Rotation) -> jax.Array:
     """Rotate queries or keys x[T, heads, D] whose dimensions 2i and 2i + 1 are a pair, as DeepSeek's checkpoints have them.
 
-    The result has all first members of pairs, then all second ones: an order that scores do not see.
+    The result has their order of dimensions from `deinterleave`.
     """
-    pairs = x.reshape(*x.shape[:-1], -1, 2)
-    return rotate(jnp.concatenate([pairs[..., 0], pairs[..., 1]], axis=-1), rope)
+    return rotate(deinterleave(x, rope), rope)
+
+
+def deinterleave(x: jax.Array, rope: Rotation) -> jax.Array:
+    """x[T, heads, D] with all first members of pairs that `rope` turns, then all second ones: an order that scores do not see."""
+    rotated, rest = jnp.split(x, (2 * rope.cos.shape[-1],), axis=-1)
+    pairs = rotated.reshape(*rotated.shape[:-1], -1, 2)
+    return jnp.concatenate([pairs[..., 0], pairs[..., 1], rest], axis=-1)
+
+
+def query_factors(scale: QueryScale, positions: jax.Array) -> jax.Array:
+    """What queries at positions[T] int32 are multiplied by: float32[T]."""
+    periods = (positions // scale.period).astype(jnp.float32)
+    return 1 + scale.beta * jnp.log1p(periods)
+
+
+def _proportional(rope: RopeConfig, head_dim: int) -> Frequencies:
+    """Gemma 4 (2026): of all pairs of a head those that would rotate fastest do, and the others know no positions."""
+    rotated = head_dim if rope.rotated_dims is None else rope.rotated_dims
+    exponents = np.arange(0, rotated, 2, dtype=np.float32) / np.float32(head_dim)
+    inverse = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
+    return np.pad(inverse / np.float32(rope.factor), (0, (head_dim - rotated) // 2))
 
 
 def _llama3(rope: RopeConfig, inverse: Frequencies) -> Frequencies:

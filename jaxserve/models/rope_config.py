@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
-from jaxserve.models.config import RopeConfig, RopeKind
 from jaxserve.models.fields import HfFields
+from jaxserve.models.positions import RopeConfig, RopeKind
 
 DEFAULT_THETA = 10000.0
 
@@ -33,13 +33,16 @@ KNOWN_KEYS: Mapping[str, frozenset[str]] = MappingProxyType(
                 "truncate",
             }
         ),
+        "proportional": frozenset({"factor"}),
         "longrope": frozenset({"factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"}),
     }
 )
 COMMON_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 
 
-def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int, partly: int | None = None) -> RopeConfig:
+def rope_from_hf(
+    hf: Mapping[str, Any], max_position_embeddings: int, partly: int | None = None, proportional: int | None = None
+) -> RopeConfig:
     """The rotary embedding that config.json describes.
 
     Transformers 4 writes `rope_theta` beside an optional `rope_scaling`; transformers 5 writes both into
@@ -49,6 +52,7 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int, partly: in
         hf: the parsed config.json.
         max_position_embeddings: the model's, which stands in for a missing `original_max_position_embeddings`.
         partly: D of a family that may rotate only a part of each head, as `partial_rotary_factor` says; None for the others.
+        proportional: D of a family that may rotate a part of each head's pairs as if it were all; None for the others.
 
     Raises:
         UnsupportedModelError: an unknown kind, an unknown key, or a partial rotation.
@@ -58,13 +62,16 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int, partly: in
     table = whole.table("rope_scaling") or whole.table("rope_parameters")
     fields = HfFields(table, "config.json, rope parameters")
     kind: Any = table.get("rope_type") or table.get("type") or "default"
-    if kind not in KNOWN_KEYS:
+    known = KNOWN_KEYS.keys() - ({"proportional"} if proportional is None else set())
+    if kind not in known:
         raise UnsupportedModelError(
-            f"rope type {kind!r} in config.json is not supported; supported are {', '.join(sorted(KNOWN_KEYS))}"
+            f"rope type {kind!r} in config.json is not supported; supported are {', '.join(sorted(known))}"
         )
     unknown = sorted(key for key in set(table) - KNOWN_KEYS[kind] - COMMON_KEYS if table[key] is not None)
     if unknown:
         raise UnsupportedModelError(f"rope parameters in config.json not supported for type {kind!r}: {unknown}")
+    if kind == "proportional" and proportional is not None:
+        return _proportional(fields, proportional)
     if partly is None and table.get("partial_rotary_factor") not in (None, 1.0):
         raise fields.unsupported("partial_rotary_factor", "every dimension of a head is rotated")
     rope = _scaled(hf, fields, kind, max_position_embeddings)
@@ -78,7 +85,10 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int, partly: in
 
 
 def ropes_by_kind(
-    fields: HfFields, max_position_embeddings: int, thetas: tuple[float, float]
+    fields: HfFields,
+    max_position_embeddings: int,
+    thetas: tuple[float, float],
+    proportional: tuple[int | None, int | None] = (None, None),
 ) -> tuple[RopeConfig, RopeConfig] | None:
     """The rotary embeddings of layers with a window and without, where `rope_parameters` has a table for each.
 
@@ -86,6 +96,7 @@ def ropes_by_kind(
         fields: of config.json.
         max_position_embeddings: the model's.
         thetas: the family's defaults for the two.
+        proportional: of the two, as in `rope_from_hf`.
 
     Returns None for a file that does not tell them apart, as those of transformers 4. Raises as `rope_from_hf`.
     """
@@ -96,8 +107,24 @@ def ropes_by_kind(
     if others := sorted(kinds.hf.keys() - set(names)):
         raise kinds.unsupported(others[0], f"supported are {' and '.join(names)}")
     tables = ({"rope_theta": theta, **kinds.table(name)} for name, theta in zip(names, thetas, strict=True))
-    local, whole = (rope_from_hf({"rope_parameters": table}, max_position_embeddings) for table in tables)
+    local, whole = (
+        rope_from_hf({"rope_parameters": table}, max_position_embeddings, proportional=head_dim)
+        for table, head_dim in zip(tables, proportional, strict=True)
+    )
     return local, whole
+
+
+def _proportional(fields: HfFields, head_dim: int) -> RopeConfig:
+    share = fields.number("partial_rotary_factor", 1.0)
+    if share > 1.0:
+        raise fields.unsupported("partial_rotary_factor", "at most every dimension of a head is rotated")
+    rotated = 2 * int(share * head_dim // 2)
+    return RopeConfig(
+        kind="proportional",
+        theta=fields.number("rope_theta", DEFAULT_THETA),
+        factor=fields.number("factor", 1.0),
+        rotated_dims=None if rotated == head_dim else rotated,
+    )
 
 
 def _scaled(hf: Mapping[str, Any], fields: HfFields, kind: RopeKind, max_position_embeddings: int) -> RopeConfig:

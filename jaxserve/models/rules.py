@@ -7,7 +7,7 @@ a matrix at run time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import accumulate
@@ -49,6 +49,7 @@ class Source:
         transposed: the tensor has matrices as [in, out].
         expert: which one is meant of the tensor's matrices, all experts' one after the other; None if it has no such dimension.
         experts: how many those are.
+        depthwise: the tensor is a convolution of each channel by itself, [C, 1, W].
     """
 
     name: str
@@ -60,10 +61,13 @@ class Source:
     transposed: bool = False
     expert: int | None = None
     experts: int = 1
+    depthwise: bool = False
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         matrix = self.shape if self.rows is None else (self.rows, *self.shape[1:])
+        if self.depthwise:
+            return matrix[0], 1, matrix[1]
         stored = matrix[::-1] if self.transposed else matrix
         return stored if self.expert is None else (self.experts, *stored)
 
@@ -114,11 +118,16 @@ _NORMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "before": {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
         "after": {"attention_out_norm": "post_attention_layernorm", "mlp_out_norm": "post_feedforward_layernorm"},
+        "parallel": {"attention_norm": "input_layernorm"},
         "around": {
             "attention_norm": "input_layernorm",
             "attention_out_norm": "post_attention_layernorm",
             "mlp_norm": "pre_feedforward_layernorm",
             "mlp_out_norm": "post_feedforward_layernorm",
+            "shared_out_norm": "post_feedforward_layernorm_1",
+            "experts_norm": "pre_feedforward_layernorm_2",
+            "experts_out_norm": "post_feedforward_layernorm_2",
+            "layer_input_norm": "post_per_layer_input_norm",
         },
     }
 )
@@ -134,6 +143,8 @@ def decoder_rules(
     fused: bool = False,
     attention: LayerRules | None = None,
     experts: LayerRules | None = None,
+    recurrent: LayerRules | None = None,
+    mlp: LayerRules | None = None,
 ) -> list[WeightRule]:
     """Rules of a decoder stored under the names that Llama introduced (`model.layers.N.self_attn.q_proj.weight`...).
 
@@ -142,6 +153,8 @@ def decoder_rules(
         fused: queries, keys and values are one matrix `qkv_proj`, and the MLP's gate and up another, `gate_up_proj`.
         attention: of the attention, where it is not Llama's.
         experts: of the MLP in layers that have experts; see `expert_rules`.
+        mlp: of the MLP in layers that have none.
+        recurrent: of what layers with a state of fixed size have in the place of attention.
     """
     table = (config.vocab_size, config.hidden_size)
     rules = [
@@ -152,26 +165,34 @@ def decoder_rules(
         rules.append(WeightRule(("head", "kernel"), (Source("lm_head.weight", table),), Packing.TRANSPOSED))
     for layer in range(config.num_layers):
         path, prefix = ("layers", str(layer)), f"model.layers.{layer}"
-        rules += attention(config, path, prefix) if attention else attention_rules(config, path, prefix, fused=fused)
-        sparse = experts if config.experts_of(layer) is not None else None
-        rules += sparse(config, path, prefix) if sparse else mlp_rules(config, (*path, "mlp"), f"{prefix}.mlp", fused=fused)
+        mixing = attention if config.recurrent_of(layer) is None else recurrent
+        rules += mixing(config, path, prefix) if mixing else attention_rules(config, path, prefix, layer, fused=fused)
+        if not config.has_mlp(layer):
+            continue
+        feeding = mlp if config.experts_of(layer) is None else experts
+        sized = replace(config, ffn_size=config.ffn_of(layer))
+        rules += feeding(config, path, prefix) if feeding else mlp_rules(sized, (*path, "mlp"), f"{prefix}.mlp", fused=fused)
     return rules
 
 
 def _norm_rule(config: DecoderConfig) -> WeightRule:
     """The rule of all norms over E; see `norm.Norms`."""
     stored = _NORMS[config.norms]
-    names = [f"layers.{layer}.{stored[norm]}" for layer in range(config.num_layers) for norm in config.layer_norms]
+    names = [f"layers.{layer}.{stored[norm]}" for layer, norm in config.layer_norms]
     sources = tuple(Source(f"model.{name}.weight", (config.hidden_size,)) for name in (*names, "norm"))
     return WeightRule(("norms", "scale"), sources, Packing.WHOLE, len(sources))
 
 
-def attention_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bool = False) -> list[WeightRule]:
-    """Rules of a layer's attention; `fused` as in `decoder_rules`."""
-    embed, head_dim = config.hidden_size, config.head_dim
-    query = config.num_heads * head_dim
-    heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
-    outputs = [Output(f"{prefix}.self_attn.{name}_proj", count * head_dim, count) for name, count in heads.items()]
+def attention_rules(config: DecoderConfig, path: Path, prefix: str, layer: int = 0, *, fused: bool = False) -> list[WeightRule]:
+    """Rules of a layer's attention, of which number it is; `fused` as in `decoder_rules`."""
+    own, embed = config.heads_of(layer), config.hidden_size
+    head_dim, query = own.head_dim, config.num_heads * own.head_dim
+    heads = {"q": config.num_heads}
+    if config.kv_source(layer) == layer:
+        heads |= {"k": own.kv_heads} if own.values_are_keys else {"k": own.kv_heads, "v": own.kv_heads}
+    gated = 1 + config.output_gate  # each head's gate lies behind its query
+    sizes = {name: count * head_dim * (gated if name == "q" else 1) for name, count in heads.items()}
+    outputs = [Output(f"{prefix}.self_attn.{name}_proj", size, heads[name]) for name, size in sizes.items()]
     output = f"{prefix}.self_attn.o_proj"
     here = (*path, "attention")
     rules = [
@@ -182,7 +203,7 @@ def attention_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bo
         rules.append(column_biases((*here, "qkv_bias"), outputs))
     if config.output_bias:
         rules.append(whole((*here, "out_bias"), f"{output}.bias", (embed,)))
-    for name in ("q", "k"):
+    for name in (name for name in ("q", "k") if name in heads):
         scale, stored = (*here, f"{name}_norm", "scale"), f"{prefix}.self_attn.{name}_norm.weight"
         if config.qk_norm == "head":
             rules.append(whole(scale, stored, (head_dim,)))
@@ -192,18 +213,28 @@ def attention_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bo
 
 
 def mlp_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bool = False) -> list[WeightRule]:
-    """Rules of a gated MLP at a path, stored as `prefix`.gate_proj and so on; `fused` as in `decoder_rules`."""
+    """Rules of an MLP at a path, stored as `prefix`.gate_proj and so on; `fused` as in `decoder_rules`."""
     embed, ffn = config.hidden_size, config.ffn_size
-    outputs = [Output(f"{prefix}.{name}_proj", ffn) for name in ("gate", "up")]
-    down = f"{prefix}.down_proj"
+    outputs = [Output(f"{prefix}.{name}_proj", ffn) for name in (("gate", "up") if config.gated else ("up",))]
+    first, down = "gate_up" if config.gated else "up", f"{prefix}.down_proj"
     rules = [
-        columns((*path, "gate_up"), outputs, embed, f"{prefix}.gate_up_proj" if fused else None),
+        columns((*path, first), outputs, embed, f"{prefix}.gate_up_proj" if fused else None),
         WeightRule((*path, "down"), (Source(f"{down}.weight", (embed, ffn)),), Packing.ROWS),
     ]
     if config.mlp_bias:
-        rules.append(column_biases((*path, "gate_up_bias"), outputs))
+        rules.append(column_biases((*path, f"{first}_bias"), outputs))
         rules.append(whole((*path, "down_bias"), f"{down}.bias", (embed,)))
     return rules
+
+
+def renamed(rules: Iterable[WeightRule], names: Mapping[str, str]) -> list[WeightRule]:
+    """Rules of a family that calls parts of tensors' names otherwise: the first of `names` that a tensor's has is replaced."""
+
+    def stored(name: str) -> str:
+        usual = next((usual for usual in names if usual in name), "")
+        return name.replace(usual, names[usual]) if usual else name
+
+    return [replace(rule, sources=tuple(replace(each, name=stored(each.name)) for each in rule.sources)) for rule in rules]
 
 
 def whole(path: Path, name: str, shape: tuple[int, ...]) -> WeightRule:

@@ -21,7 +21,16 @@ PREFIXES: Mapping[str, str] = MappingProxyType(
     {"language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head": "lm_head"}
 )
 # What else such a checkpoint has, with or without "model." before it.
-OTHER_PARTS = ("vision_tower", "vision_model", "visual", "audio_tower", "multi_modal_projector", "embed_vision", "embed_audio")
+OTHER_PARTS = (
+    "vision_tower",
+    "vision_model",
+    "vision_embedder",
+    "visual",
+    "audio_tower",
+    "multi_modal_projector",
+    "embed_vision",
+    "embed_audio",
+)
 
 
 def text_part(hf: Mapping[str, Any]) -> dict[str, Any]:

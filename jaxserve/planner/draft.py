@@ -29,7 +29,7 @@ def with_draft(layout: Layout, speculation: SpeculativeConfig | None) -> Layout:
             "which 'model' names",
             param="speculative_config",
         )
-    if None not in group_layers(layout.shape.windows).windows:
+    if None not in group_layers(layout.shape.cache_windows).windows:
         raise ConfigError(
             "speculative_config: model: every layer of the target has a sliding window, so that no page keeps what a draft must "
             "see",

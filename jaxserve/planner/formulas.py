@@ -45,7 +45,20 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
     row = study.contexts[0]
     page = f"whole pages of {memory.PAGE_SIZE}" + (", at most the window in a windowed layer" if any(shape.windows) else "")
     text = f"{kv:.2f} GiB / {size(row.kv_bytes_device)} = {row.requests:,} at {length(row.context)}"
-    return [*rows, ("concurrency", f"room / KV bytes of a request ({page})", text)]
+    states = " and its recurrent states, twice: with a snapshot" if shape.recurrent else ""
+    if shape.recurrent:
+        rows.append(_state_bytes(study))
+    return [*rows, ("concurrency", f"room / KV bytes of a request ({page}){states}", text)]
+
+
+def _state_bytes(study: Study) -> tuple[str, str, str]:
+    layout, shape = study.layout, study.layout.shape
+    net, total = shape.recurrent, shape.state_bytes(memory.ACTIVATION_BYTES)
+    assert net is not None
+    heads, keys, values = net.state
+    numbers = f"{shape.recurrent_layers} x ({heads} x {keys} x {values} x 4 + {net.width - 1} x {net.channels} x 2)"
+    formula = "L x (H x D x V x 4 + (W - 1) x C x 2), of layers with states"
+    return "state bytes a request", formula, f"{numbers} = {size(total)}; a GPU {size(layout.state_bytes_device)}"
 
 
 def _kv_bytes(study: Study) -> tuple[str, str]:
@@ -55,9 +68,10 @@ def _kv_bytes(study: Study) -> tuple[str, str]:
     if shape.latent:
         mla = shape.latent
         each, numbers = _with_scale("(latent + rotary key) x bytes", f"({mla.kv_rank} + {mla.rope_dim}) x {width}", scale)
-        return f"L x {each}", f"{shape.num_layers} x {numbers} = {total}"
-    each, numbers = _with_scale("D x bytes", f"{shape.head_dim} x {width}", scale)
-    numbers = f"2 x {shape.num_layers} x {shape.num_kv_heads} x {numbers} = {total}; a GPU {one}"
+        return f"L x {each}", f"{len(shape.cache_windows)} x {numbers} = {total}"
+    most = max(shape.layer_heads, key=lambda heads: heads.kv_heads * heads.head_dim)
+    each, numbers = _with_scale("D x bytes", f"{most.head_dim} x {width}", scale)
+    numbers = f"2 x {len(shape.cache_windows)} x {most.kv_heads} x {numbers} = {total}; a GPU {one}"
     return f"2 (K, V) x L x K x {each}; a GPU has ceil(K / tp) heads", numbers
 
 
@@ -71,7 +85,7 @@ def _steps(study: Study) -> list[tuple[str, str, str]]:
     row, prefill = study.decode[len(study.decode) // 2], next(s for s in study.prefill if s.tokens == study.config.prompt)
     step, peak = row.step, roofline.machine(layout)
     floor_bytes = study.floor_s * peak.bandwidth
-    payload = step.tokens * layout.shape.hidden_size * roofline.ACTIVATION_BYTES
+    payload = step.tokens * layout.shape.hidden_size * memory.ACTIVATION_BYTES
     one = roofline.all_reduce_s(payload, layout.tp, rates.link)
     count = roofline.ALL_REDUCES_A_LAYER * layout.shape.num_layers
     network = f"{count} x {one * 1e6:.1f} µs = {time(step.network_s)}" if layout.tp > 1 else "0 on one GPU"
@@ -127,7 +141,7 @@ def _attention(study: Study) -> str:
     layout = study.layout
     flops = layout.shape.attention_flops(decode=True)
     count = f"{flops:,}" if layout.shape.latent else f"4 x {layout.shape.num_heads} x {layout.shape.head_dim}"
-    width = layout.kv_layer_bytes(layout.tp)
+    width = layout.read_bytes(layout.shape.usual_heads)
     return f"{count} / {layout.tp} / {width:,} = {study.attention_intensity:.0f} FLOP/B"
 
 

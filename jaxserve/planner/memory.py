@@ -10,6 +10,7 @@ from typing import Literal
 from jaxserve.config.lora import LoraShape
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
+from jaxserve.models.config import Heads
 from jaxserve.planner.adapters import adapter_bytes_device
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.shape import ModelShape, Part
@@ -38,6 +39,7 @@ KV_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 2, "fp8": 1, "int8": 1})
 KV_SCALE_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 0, "fp8": 2, "int8": 2})  # of each key and value of a KV head
 WORKSPACE = 1.5  # GiB a GPU: CUDA context, cuBLAS and NCCL buffers (design studies)
 ACTIVATIONS = 2.0  # GiB a GPU: peak of a prefill chunk (design studies)
+ACTIVATION_BYTES = 2  # bfloat16
 PAGE_SIZE = 16  # tokens; a request takes whole pages
 
 
@@ -74,7 +76,7 @@ class Layout:
 
     def part_bytes_device(self, part: Part) -> float:
         """Bytes of a part of the weights on one device."""
-        return self._bytes(part, lambda part: part.on_device(self.tp, self.shape.num_kv_heads))
+        return self._bytes(part, lambda part: part.on_device(self.tp))
 
     def _bytes(self, part: Part, count: Callable[[Part], float]) -> float:
         rounded, scales = self._rounded(part, count)
@@ -105,20 +107,25 @@ class Layout:
         numbers = self.shape.kv_values(tp) * KV_BYTES[self.kv_dtype]
         return numbers + self.shape.kv_vectors(tp) * KV_SCALE_BYTES[self.kv_dtype]
 
+    def read_bytes(self, heads: Heads) -> int:
+        """KV bytes of a token that a layer with such heads reads on one device, scales included."""
+        scales = 0 if self.shape.heads else self.shape.kv_vectors(self.tp) * KV_SCALE_BYTES[self.kv_dtype]
+        return self.shape.read_values(heads, self.tp) * KV_BYTES[self.kv_dtype] + scales
+
     @property
     def kv_token_bytes(self) -> int:
         """KV bytes of a token that every layer still sees, over the whole replica; copies not counted."""
-        return self.shape.num_layers * self.kv_layer_bytes()
+        return len(self.shape.cache_windows) * self.kv_layer_bytes()
 
     @property
     def kv_number_bytes(self) -> int:
         """Of them, without the scales: what the design studies count."""
-        return self.shape.num_layers * self.shape.kv_values() * KV_BYTES[self.kv_dtype]
+        return len(self.shape.cache_windows) * self.shape.kv_values() * KV_BYTES[self.kv_dtype]
 
     @property
     def kv_token_bytes_device(self) -> int:
         """KV bytes of a token on one device, with the copies it must hold."""
-        return self.shape.num_layers * self.kv_layer_bytes(self.tp)
+        return len(self.shape.cache_windows) * self.kv_layer_bytes(self.tp)
 
     @property
     def held_token_bytes(self) -> int:
@@ -130,19 +137,27 @@ class Layout:
         """The same on one device, with the copies it must hold."""
         return self.kv_token_bytes_device + (0 if self.draft is None else self._groups * self.draft.kv_token_bytes_device)
 
+    @property
+    def state_bytes_device(self) -> int:
+        """Bytes of a request's recurrent states on one device."""
+        return self.shape.state_bytes(ACTIVATION_BYTES, self.tp)
+
     def kv_bytes_device(self, context: int) -> int:
-        """KV bytes that a request of `context` tokens takes on one device, in whole pages; a windowed layer holds its window."""
+        """KV bytes that a request of `context` tokens takes on one device, in whole pages; a windowed layer holds its window.
+
+        With its recurrent states, if it has some, and a snapshot of them.
+        """
         tokens = -(-context // PAGE_SIZE) * PAGE_SIZE
-        own = self.shape.seen(tokens) * self.kv_layer_bytes(self.tp)
+        own = self.shape.held(tokens) * self.kv_layer_bytes(self.tp) + 2 * self.state_bytes_device
         if self.draft is None:
             return own
-        windows = group_layers(self.shape.windows).windows
+        windows = group_layers(self.shape.cache_windows).windows
         return own + sum(min(tokens, window or tokens) for window in windows) * self.draft.kv_token_bytes_device
 
     @property
     def _groups(self) -> int:
         """Groups of layers: a page is of one of them, and has room for a draft's keys and values whichever it is."""
-        return len(group_layers(self.shape.windows).windows)
+        return len(group_layers(self.shape.cache_windows).windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +201,20 @@ def check_layout(layout: Layout) -> None:
     """Raise ConfigError, with the numbers that conflict, unless the heads split evenly over the devices: a draft's, too."""
     if layout.draft is not None:
         check_layout(layout.draft)
-    heads, kv_heads, tp = layout.shape.num_heads, layout.shape.num_kv_heads, layout.tp
+    heads, tp = layout.shape.num_heads, layout.tp
     if heads % tp:
         raise ConfigError(f"tp {tp} does not divide the {heads} heads of {layout.shape.name}", param="tp")
-    if layout.shape.latent is None and kv_heads % tp and tp % kv_heads:
+    if layout.shape.latent is not None:
+        return
+    for kv_heads in dict.fromkeys(heads.kv_heads for heads in layout.shape.layer_heads):
+        if kv_heads % tp and tp % kv_heads:
+            raise ConfigError(
+                f"tp {tp} neither divides nor is a multiple of the {kv_heads} KV heads of {layout.shape.name}", param="tp"
+            )
+    if layout.kv_dtype != "bf16" and len({(each.kv_heads, each.head_dim) for each in layout.shape.layer_heads}) > 1:
         raise ConfigError(
-            f"tp {tp} neither divides nor is a multiple of the {kv_heads} KV heads of {layout.shape.name}", param="tp"
+            f"kv_dtype {layout.kv_dtype}: layers of {layout.shape.name} have different KV heads, whose cache cannot be quantized",
+            param="kv_dtype",
         )
 
 

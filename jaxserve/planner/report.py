@@ -56,7 +56,8 @@ def _title(study: Study) -> Panel:
     layout, room = study.layout, study.ledger
     shape = layout.shape
     active = f", {short(study.active_parameters)} active" if shape.experts else ""
-    heads = "latent attention" if shape.latent else f"{shape.num_heads} heads, {shape.num_kv_heads} KV heads of {shape.head_dim}"
+    kinds = dict.fromkeys(f"{kind.kv_heads} KV heads of {kind.head_dim}" for kind in shape.layer_heads)
+    heads = "latent attention" if shape.latent else f"{shape.num_heads} heads, {' or '.join(kinds)}"
     first = f"[bold]{escape(shape.name)}[/bold]  {short(study.parameters)} parameters{active}; {shape.num_layers} layers, {heads}"
     kind = f"[bold]{layout.tp} x {layout.hardware.name}[/bold]  weights {layout.weights}, KV {layout.kv_dtype}; "
     weights = f"{size(study.weight_bytes)} of weights, {size(study.weight_bytes_device)} a GPU"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from jaxserve.planner.memory import Layout
+from jaxserve.planner.memory import ACTIVATION_BYTES, Layout
 
 Limit = Literal["weight reads", "KV reads", "compute", "interconnect", "launch"]
 
 ALL_REDUCES_A_LAYER = 2  # after the attention's output projection and after the MLP's
-ACTIVATION_BYTES = 2  # bfloat16
 HOP_S = 1e-6  # a GPU sees what another wrote over NVLink; of the order that small all-reduces measure
 LAUNCH_S = 50e-6  # one replay of a captured step (design studies); launching hundreds of kernels singly would take milliseconds
 
@@ -75,15 +75,14 @@ def machine(layout: Layout, compute_efficiency: float = 1.0, memory_efficiency: 
 def decode_step(layout: Layout, rates: Machine, batch: int, context: int) -> Step:
     """One token for each of `batch` requests that hold `context` tokens."""
     shape = layout.shape
-    seen = batch * shape.seen(context)
     return _step(
         layout,
         rates,
         tokens=batch,
         context=context,
         linear_flops=2.0 * batch * _multiplied(layout),
-        attention_flops=seen * shape.attention_flops(decode=True) / layout.tp,
-        kv_bytes=float(seen * layout.kv_layer_bytes(layout.tp)),
+        attention_flops=batch * shape.seen(context, partial(shape.attention_flops, decode=True)) / layout.tp,
+        kv_bytes=float(batch * (shape.seen(context, layout.read_bytes) + 2 * layout.state_bytes_device)),  # read and written
     )
 
 
@@ -93,15 +92,14 @@ def verify_step(layout: Layout, rates: Machine, batch: int, drafts: int, context
     What a request's tokens see is read once.
     """
     shape, tokens = layout.shape, batch * (1 + drafts)
-    seen = batch * shape.seen(context)
     return _step(
         layout,
         rates,
         tokens=tokens,
         context=context,
         linear_flops=2.0 * tokens * _multiplied(layout),
-        attention_flops=(1 + drafts) * seen * shape.attention_flops(decode=True) / layout.tp,
-        kv_bytes=float(seen * layout.kv_layer_bytes(layout.tp)),
+        attention_flops=tokens * shape.seen(context, partial(shape.attention_flops, decode=True)) / layout.tp,
+        kv_bytes=float(batch * (shape.seen(context, layout.read_bytes) + (2 + drafts) * layout.state_bytes_device)),
     )
 
 
@@ -114,8 +112,8 @@ def prefill_step(layout: Layout, rates: Machine, prompt: int) -> Step:
         tokens=prompt,
         context=prompt,
         linear_flops=2.0 * (prompt * body + _multiplied(layout) - body),
-        attention_flops=shape.seen_by_all(prompt) * shape.attention_flops(decode=False) / layout.tp,
-        kv_bytes=float(shape.seen(prompt) * layout.kv_layer_bytes(layout.tp)),  # written once, reread on chip
+        attention_flops=shape.seen_by_all(prompt, partial(shape.attention_flops, decode=False)) / layout.tp,
+        kv_bytes=float(shape.seen(prompt, layout.read_bytes) + layout.state_bytes_device),  # written once, reread on chip
     )
 
 
@@ -148,7 +146,7 @@ def balance(rates: Machine) -> float:
 
 def attention_intensity(layout: Layout) -> float:
     """FLOP a byte of attention in decode: each request reads its own KV, so batching does not change it."""
-    return layout.shape.attention_flops(decode=True) / layout.tp / layout.kv_layer_bytes(layout.tp)
+    return layout.shape.attention_flops(decode=True) / layout.tp / layout.read_bytes(layout.shape.usual_heads)
 
 
 def crossover_batch(layout: Layout, rates: Machine) -> int:
@@ -171,7 +169,7 @@ def _multiplied(layout: Layout, *, logits: bool = True) -> float:
     """Weights on one GPU that one token is multiplied with."""
     shape = layout.shape
     return sum(
-        part.on_device(layout.tp, shape.num_kv_heads) * shape.touched(part, 1)
+        part.on_device(layout.tp) * shape.touched(part, 1)
         for part in shape.parts
         if part.multiplied and part.use != "row" and (logits or part.use != "last")
     )

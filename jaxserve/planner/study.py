@@ -290,7 +290,7 @@ def _notes(layout: Layout) -> tuple[str, ...]:
         notes.append(
             f"{shape.num_kv_heads} KV heads on {layout.tp} GPUs: each head is held {layout.tp // shape.num_kv_heads} times."
         )
-    unrounded = sum(part.on_device(layout.tp, shape.num_kv_heads) for part in shape.parts if part.quantized and not part.scales)
+    unrounded = sum(part.on_device(layout.tp) for part in shape.parts if part.quantized and not part.scales)
     if layout.weights == "fp8" and unrounded:
         notes.append(
             f"Counted as published: routed experts and absorbed projections in FP8. This engine holds them in 16 bits on GPUs, "

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from jaxserve.errors import UnsupportedModelError
 from jaxserve.models.binding import Params, abstract_params, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder, Stream
@@ -40,9 +41,16 @@ class Layerwise:
         tensors: of the original; embedding, norms and head are taken from them.
         window: tokens of a window.
         told: of layers that were run, and of how many.
+
+    Raises UnsupportedModelError for a decoder whose layers need more than what the one before gave.
     """
 
     def __init__(self, config: DecoderConfig, tensors: Tensors, window: int, told: Told) -> None:
+        if config.shares_keys or config.layer_input:
+            raise UnsupportedModelError(
+                f"calibration: layers of {config.architecture} share keys or are given more than the stream: none runs alone",
+                param="calibration",
+            )
         self._told = told
         self._config = config.serving(window)
         self._tree = abstract_params(self._config, DTYPE)
@@ -101,9 +109,8 @@ class Layerwise:
     def _layer(self, number: int, flat: Flat, x: jax.Array) -> jax.Array:
         decoder, rope = self._bound(flat), self._config.ropes[number]
         positions = jnp.arange(x.shape[0], dtype=jnp.int32)
-        turned = None if rope is None else rotation(rope, self._config.head_dim, positions)
-        after: Stream = decoder.layers[str(number)](Stream(x), decoder.norms, turned, dense_attend, dispatch_all)
-        return after.total()
+        turned = None if rope is None else rotation(rope, self._config.heads_of(number).head_dim, positions)
+        return decoder.after(number, Stream(x), turned, decoder.attending(dense_attend, positions), dispatch_all).total()
 
     def _lost(self, flat: Flat, x: jax.Array, tokens: jax.Array) -> jax.Array:
         decoder = self._bound(flat)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from jaxserve.cache.kv_cache import PrefixMatch
+from jaxserve.cache.sequence_pages import PrefixMatch
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies

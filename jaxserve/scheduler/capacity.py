@@ -12,8 +12,9 @@ from enum import Enum
 
 import numpy as np
 
-from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.page_pool import NULL_PAGE
+from jaxserve.cache.sequence_pages import PrefixMatch
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.windows import touched_pages

@@ -102,6 +102,8 @@ def take_back(sequence: Sequence, num_drafts: int, num_tokens: int) -> None:
     refused = 1 + num_drafts - num_tokens
     sequence.num_drafts -= num_drafts
     sequence.num_pending -= refused
+    if sequence.num_pending == num_tokens:  # nothing was planned since, which the devices would put right
+        sequence.pages.state.refused = refused
     if sequence.num_computed:  # else it was preempted meanwhile
         sequence.num_computed -= refused
 

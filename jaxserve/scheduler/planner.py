@@ -6,6 +6,8 @@ import itertools
 
 import numpy as np
 
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.scheduler.recurrent_states import RecurrentStates
 from jaxserve.scheduler.request import NO_SLOT, Sequence
 from jaxserve.scheduler.running import Footprint
 from jaxserve.step.codes import sampled_token
@@ -20,8 +22,9 @@ class Planner:
     its input before the host knows it.
     """
 
-    def __init__(self, rows: RowTable, footprint: Footprint) -> None:
+    def __init__(self, rows: RowTable, footprint: Footprint, cache: KVCache) -> None:
         self._rows = rows
+        self._states = None if cache.states is None else RecurrentStates(cache, cache.states)
         self._footprint = footprint
         self._step = itertools.count()
 
@@ -89,6 +92,7 @@ class Planner:
             moves=moves,
             guesses=guesses,
             adapters=_adapters(chosen),
+            states=None if self._states is None else self._states.rows(chosen, num_drafts),
             adapter_loads=adapter_loads,
         )
 

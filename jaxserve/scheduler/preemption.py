@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxserve.cache.kv_cache import PrefixMatch
+from jaxserve.cache.sequence_pages import PrefixMatch
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import Clock
 from jaxserve.config.policies import Policies

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from jaxserve.cache.kv_cache import SequencePages
+from jaxserve.cache.sequence_pages import SequencePages
 from jaxserve.errors import InvalidRequestError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.step.plan import Floats, Ints, LogprobRows

@@ -10,8 +10,9 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.page_pool import NULL_PAGE
+from jaxserve.cache.sequence_pages import PrefixMatch
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.sampling.options import RowSource
 from jaxserve.scheduler.estimates import LATE

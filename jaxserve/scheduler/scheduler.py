@@ -102,7 +102,7 @@ class Scheduler:
         self._masks, self._max_model_len = StepMasks(masker, clock), max_model_len
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len), row_options)
         footprint = Footprint(config.max_num_seqs)
-        self._planner = Planner(self._rows, footprint)
+        self._planner = Planner(self._rows, footprint, cache)
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
         self._step_budget = StepBudget(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
         self._waiting = WaitingQueue(self._work, config.aging_s, policy)

@@ -89,8 +89,7 @@ class CostModel:
         with_logits = prefill_step(layout, self._rates, 1).linear_flops
         self._body_flops = prefill_step(layout, self._rates, 2).linear_flops - with_logits
         self._logits_flops = with_logits - self._body_flops
-        self._kv_bytes = layout.kv_layer_bytes(layout.tp)  # of one token in one layer
-        self._windows = tuple(Counter(layout.shape.windows).items())
+        self._layers = tuple(Counter(zip(layout.shape.windows, layout.shape.layer_heads, strict=True)).items())
         self._padded: dict[Bucket, tuple[float, float, float]] = {}
 
     def cost(self, counts: Counts, lengths: Counts, drafts: Counts | None = None) -> StepCost:
@@ -104,9 +103,13 @@ class CostModel:
         most = 0 if drafts is None else int(drafts.max(initial=0))
         bucket = self._grid.choose(int(counts.sum()), len(counts), int(counts.max(initial=0)), drafts=most)
         weights_s, linear_s, network_s = self._of_bucket(bucket)
-        reads = sum(layers * int(_visible(counts, lengths, window).sum()) for window, layers in self._windows)
+        reads = sum(
+            layers * int(_visible(counts, lengths, window).sum()) * self._layout.read_bytes(heads)
+            for (window, heads), layers in self._layers
+        )
+        reads += (2 * len(counts) + (0 if drafts is None else int(drafts.sum()))) * self._layout.state_bytes_device
         return StepCost(
-            memory=weights_s + reads * self._kv_bytes / self._rates.bandwidth,
+            memory=weights_s + reads / self._rates.bandwidth,
             linear=linear_s,
             attention=self._attention_s(counts, lengths, counts == 1 if drafts is None else counts == 1 + drafts),
             network=network_s,
@@ -117,26 +120,28 @@ class CostModel:
     def copy_page_s(self, page_size: int) -> float:
         """Seconds to copy a page of so many tokens, in the layers of one group, within HBM: all of it is read and written."""
         shape = self._layout.shape
-        share = group_layers(shape.windows).size / shape.num_layers
+        share = group_layers(shape.cache_windows).size / len(shape.cache_windows)
         return 2 * page_size * self._layout.held_token_bytes_device * share / self._rates.bandwidth
 
     def _attention_s(self, counts: Counts, lengths: Counts, decoding: Flags) -> float:
         """Seconds of the products with keys and values; latent attention decodes and prefills in different ways."""
-        shape = self._layout.shape
         flops = 0.0
         for chosen, decode in ((decoding, True), (~decoding, False)):
             if chosen.any():
-                pairs = self._seen_pairs(counts[chosen], lengths[chosen])
-                flops += pairs * shape.attention_flops(decode=decode)
+                flops += self._attention_flops(counts[chosen], lengths[chosen], decode=decode)
         return flops / self._layout.tp / self._rates.attention
 
-    def _seen_pairs(self, counts: Counts, lengths: Counts) -> int:
-        """(token, position it sees) pairs of rows, summed over layers."""
-        if counts.max() == 1:
-            return sum(layers * _seen(lengths, window) for window, layers in self._windows)
-        return sum(
-            layers * int((_pairs(lengths, window) - _pairs(lengths - counts, window)).sum()) for window, layers in self._windows
-        )
+    def _attention_flops(self, counts: Counts, lengths: Counts, *, decode: bool) -> int:
+        """FLOPs of all (token, position it sees) pairs of rows, summed over layers."""
+        shape, alone = self._layout.shape, counts.max() == 1
+        total = 0
+        for (window, heads), layers in self._layers:
+            if alone:
+                pairs = _seen(lengths, window)
+            else:
+                pairs = int((_pairs(lengths, window) - _pairs(lengths - counts, window)).sum())
+            total += layers * pairs * shape.attention_flops(heads, decode=decode)
+        return total
 
     def _of_bucket(self, bucket: Bucket) -> tuple[float, float, float]:
         """Seconds of weight reads, products with weights and all-reduces, which depend on the padded shape alone."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.cache.state_pool import StatePool
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
@@ -173,6 +174,7 @@ class Replica:
             quota=_quota(spec),
             windows=limits.windows,
             max_chunk=limits.max_num_batched_tokens,
+            states=None if limits.states is None else StatePool(limits.states),
         )
         grid = spec.grid(limits)
         played = spec.drafts(grid, index)

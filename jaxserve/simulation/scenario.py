@@ -96,8 +96,8 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
     layout = with_draft(layout, None if speculation is None else speculation.config)
     memory.check_layout(layout)
     room = memory.ledger(layout).kv_tokens  # raises where the weights alone are too big
-    groups = group_layers(shape.windows)
-    windows, most = groups.windows, room * shape.num_layers // (config.page_size * groups.size)
+    groups, cached = group_layers(shape.cache_windows), len(shape.cache_windows)
+    windows, most = groups.windows, room * cached // (config.page_size * groups.size)
     num_pages = most if config.num_pages is None else config.num_pages
     fitting = longest_sequence(windows, max(num_pages - 1, 0), config.page_size, scheduler.max_num_batched_tokens)
     if (fitting is not None and fitting < 2) or num_pages > most:
@@ -112,12 +112,8 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         max_model_len=_max_model_len(config, shape.max_position_embeddings, fitting),
         num_pages=num_pages,
         page_size=config.page_size,
-        swap_slots=_swap_slots(config, layout, groups.size / shape.num_layers),
-        swap_page_seconds=config.page_size
-        * layout.held_token_bytes_device
-        * groups.size
-        / shape.num_layers
-        / (config.swap_gbps * 1e9),
+        swap_slots=_swap_slots(config, layout, groups.size / cached),
+        swap_page_seconds=config.page_size * layout.held_token_bytes_device * groups.size / cached / (config.swap_gbps * 1e9),
         windows=windows,
     )
     return ReplicaSpec(

@@ -20,7 +20,7 @@ from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.step.buckets import Bucket
 from jaxserve.step.codes import GUESSES
-from jaxserve.step.plan import Plan
+from jaxserve.step.plan import NO_STATE, STATE_WORDS, Plan
 
 # 256 bytes, at whose multiples arrays of Mosaic's kernels begin: XLA hands them a part of a batch's words where it lies.
 ALIGNED_WORDS = 64
@@ -56,6 +56,8 @@ class DeviceBatch:
         page_table: int32[groups,R,M], pages of each row; 0 for padding.
         slots: int32[R], of each row; the spare one for padding.
         rows: what their choice of tokens needs.
+        states: int32[R,STATE_WORDS+W], where rows have their recurrent states (`Plan.states`); [R,0] of a model without.
+        row_of_token: int32[T].
         adapter_tokens: int32[S], tokens of rows whose adapter is in each slot, which come slot after slot; [0] if none has one.
     """
 
@@ -67,6 +69,8 @@ class DeviceBatch:
     page_table: jax.Array
     slots: jax.Array
     rows: RowBatch
+    states: jax.Array
+    row_of_token: jax.Array
     adapter_tokens: jax.Array
 
 
@@ -91,6 +95,7 @@ class BatchLayout(NamedTuple):
         words: W, of a row's options.
         flags: what rows can need.
         adapters: S, slots of adapters; 0 for a step without.
+        states: words of a row about its recurrent states; 0 for a model without.
     """
 
     tokens: int
@@ -101,6 +106,7 @@ class BatchLayout(NamedTuple):
     words: int
     flags: int
     adapters: int = 0
+    states: int = 0
 
     @property
     def size(self) -> int:
@@ -124,7 +130,7 @@ def _table_of(group: int) -> str:
 @lru_cache(maxsize=1024)  # more than a grid has buckets
 def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
     """The words of each part, and its shape."""
-    tokens, rows, groups, max_pages, _, words, flags, adapters = layout
+    tokens, rows, groups, max_pages, _, words, flags, adapters, states = layout
     shapes: dict[str, tuple[int, ...]] = {
         "tokens": (tokens,),
         "row_of_token": (tokens,),
@@ -137,6 +143,7 @@ def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
         "slot": (rows,),
         "flags": (flags,),
         "adapter_tokens": (adapters,),
+        "states": (rows, states),
     }
     places, end = {}, 0
     for name, shape in shapes.items():
@@ -190,8 +197,15 @@ class PackedBatch:
             page_table=page_table,
             slots=parts["slot"],
             rows=RowBatch(sampling, samples, parts["num_drafts"]),
+            states=self._states(parts, parts["kv_length"] - kv_length),
+            row_of_token=row_of_token,
             adapter_tokens=parts["adapter_tokens"],
         )
+
+    def _states(self, parts: dict[str, Any], refused: jax.Array) -> jax.Array:
+        """Where rows have their states, once it is known how many drafts of the row before were refused, int32[R]."""
+        words: jax.Array = parts["states"]
+        return words.at[:, 0].add(-refused) if self.layout.states else words
 
 
 def make_batch(
@@ -204,12 +218,15 @@ def make_batch(
     groups: int = 1,
     options: RowOptions = STANDARD,
     adapters: int = 0,
+    state_words: int = 0,
 ) -> PackedBatch:
     """Pad a plan. `max_pages` is M, the pages of the longest sequence in each of the `groups` of layers; `adapters` are S, which
-    count where the bucket is for rows that have some.
+    count where the bucket is for rows that have some. `state_words` is what every row says of recurrent states.
     """
     slots = adapters if bucket.adapted else 0
-    layout = BatchLayout(bucket.tokens, bucket.rows, groups, max_pages, page_size, options.size, len(options.needs), slots)
+    layout = BatchLayout(
+        bucket.tokens, bucket.rows, groups, max_pages, page_size, options.size, len(options.needs), slots, state_words
+    )
     words = np.zeros(layout.size, np.int32)
     parts = layout.parts(words)
     rows, tokens = plan.num_rows, plan.num_tokens
@@ -230,5 +247,8 @@ def make_batch(
     if plan.adapters is not None:
         with_one = plan.adapters >= 0
         parts["adapter_tokens"][:] = np.bincount(plan.adapters[with_one], np.diff(plan.query_start)[with_one], minlength=slots)
+    parts["states"][:, STATE_WORDS:] = NO_STATE
+    if plan.states is not None:
+        parts["states"][:rows] = plan.states
     parts["flags"][:] = options.flags(plan.sampling, plan.samples)  # rows that do not sample need nothing
     return PackedBatch(words, layout)  # type: ignore[arg-type]  # numpy's until the step copies it

@@ -20,6 +20,11 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
+STATE_WORDS = 3
+"""Of a row's, before the places that its states go to."""
+NO_STATE = int(np.iinfo(np.int32).max)
+"""A place that there is not."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
@@ -104,6 +109,10 @@ class Plan:
         adapters: int32[R], the executor's slot with each row's adapter: rows of one slot after those of the slot before it, those
             without an adapter, -1, behind all; None if no row has one.
         adapter_loads: adapters that come into their slots before the step.
+        states: int32[R,STATE_WORDS+W], of each row: the place of the recurrent state that it goes on from, if no draft is refused
+            by steps in flight (one place earlier for each that is), 0 for the empty one; where a snapshot of it goes, and behind
+            how many of the row's tokens, 0 for none; and the places of the states after its last W tokens, NO_STATE where one is
+            not wanted. None for a model without.
         guesses: how many tokens the draft model guesses of every row behind the one that it chooses, once it has computed what
             the step computes; None if it does not even do that.
     """
@@ -123,6 +132,7 @@ class Plan:
     moves: tuple[PageMove, ...] = ()
     guesses: int | None = None
     adapters: Ints | None = None
+    states: Ints | None = None
     adapter_loads: tuple[AdapterLoad, ...] = ()
 
     @property

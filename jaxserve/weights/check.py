@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 
 from jaxserve.errors import CheckpointError
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 LISTED = 12
 """How many names a complaint lists before it only counts."""
+_KEYS = re.compile(r"model\.layers\.(\d{1,4})\.self_attn\.(?:k_proj|v_proj|k_norm)\.")
 FLOATS = ("float32", "float16", "bfloat16")
 
 
@@ -26,8 +28,8 @@ def check_tensors(
 
     Ignored beyond them: inverse frequencies of the rotary embedding, which old checkpoints store and the config
     determines, a copy of the embedding table as `lm_head.weight` where the two are tied, the config's `draft_layers`, which
-    tokens a draft head guesses, all that is not of a module for multi-token prediction where that is what is read, and of
-    an encoder without a head its pooler.
+    tokens a draft head guesses, all that is not of a module for multi-token prediction where that is what is read, of an
+    encoder without a head its pooler, and what would make keys and values of layers that attend to others'.
 
     Args:
         config: the decoder.
@@ -66,7 +68,15 @@ def check_tensors(
 def _ignorable(config: DecoderConfig, name: str) -> bool:
     frequencies, head = name.endswith("rotary_emb.inv_freq"), config.tie_embeddings and name == "lm_head.weight"
     guessable = config.fed is not None and name in GUESSABLE
-    return frequencies or head or guessable or _drafts(config, name) or _beside_module(config, name) or _of_encoder(config, name)
+    if frequencies or head or guessable or _unread_keys(config, name):
+        return True
+    return _drafts(config, name) or _beside_module(config, name) or _of_encoder(config, name)
+
+
+def _unread_keys(config: DecoderConfig, name: str) -> bool:
+    """Whether a tensor makes keys or values of a layer that attends to another's: published Gemma 4 files have them."""
+    found = _KEYS.match(name)
+    return found is not None and int(found[1]) < config.num_layers and config.kv_source(int(found[1])) != int(found[1])
 
 
 def _of_encoder(config: DecoderConfig, name: str) -> bool:
@@ -81,7 +91,9 @@ def _beside_module(config: DecoderConfig, name: str) -> bool:
 
 
 def _drafts(config: DecoderConfig, name: str) -> bool:
-    """Whether a tensor belongs to a layer behind the last one."""
+    """Whether a tensor belongs to a layer behind the last one, or to a module beside the layers."""
+    if name.startswith("mtp."):
+        return True
     behind = range(config.num_layers, config.num_layers + config.draft_layers)
     return any(name.startswith(f"model.layers.{layer}.") for layer in behind)
 

@@ -24,6 +24,7 @@ from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs, usual_rope
 from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
 from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
 from jaxserve.weights.quantized.layout import Dequantized, Layout
+from jaxserve.weights.stacked_experts import with_own_experts
 from jaxserve.weights.tensor_error import naming_files
 
 
@@ -86,7 +87,8 @@ def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Mani
         raise ConfigError(f"source: there is no directory {source.path}", param="source")
     hf = read_hf_config(source.path) if source.config is None else read_json_object(source.config)
     config = decoder_config(hf)
-    with source.open(config) as checkpoint, naming_files(checkpoint):
+    with source.open(config) as opened, naming_files(opened):
+        checkpoint = with_own_experts(opened, weight_rules(config))
         quantization = quantization_from_hf(hf)
         logical = Layout.of(checkpoint.shapes, checkpoint.dtypes, quantization, dtype or config.dtype)
         check_tensors(config, weight_rules(config), logical.shapes, logical.dtypes)

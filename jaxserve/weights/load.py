@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from jaxserve.models.binding import Params
@@ -19,19 +19,20 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.quantization_methods import Quantization
 from jaxserve.weights.check import check_tensors
-from jaxserve.weights.checkpoint import Block, Checkpoint
+from jaxserve.weights.checkpoint import Block, Checkpoint, whole
 from jaxserve.weights.dummy import dummy_params
 from jaxserve.weights.finite import is_finite, not_finite_error
 from jaxserve.weights.formats import LoadFormat, StoredFormat, open_checkpoint
-from jaxserve.weights.held import HeldTensors
+from jaxserve.weights.held import Check, HeldTensors
 from jaxserve.weights.jobs import LoadProgress, TensorRead, collect, list_jobs
-from jaxserve.weights.manifest import require_manifest
+from jaxserve.weights.manifest import Manifest, require_manifest
 from jaxserve.weights.packed import Packer, pack_as
 from jaxserve.weights.packing import Index, read_block
 from jaxserve.weights.panels import read_arranged
 from jaxserve.weights.quantized.cache_scales import warn_of_cache_scales
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
+from jaxserve.weights.stacked_experts import with_own_experts
 from jaxserve.weights.stored_blocks import read_stored
 from jaxserve.weights.tensor_error import naming_files
 from pallas_kernels.matmul import CodePanels, Matrix, Panels, Weight, Words
@@ -81,6 +82,7 @@ def load_params(
     if load_format == "dummy":
         return dummy_params(config, mesh, dtype, seed=seed, packer=packer, progress=progress)
     jobs = list_jobs(config, mesh, dtype)
+    _walk_devices(mesh)
     with (
         reading(Path(model_dir), config, jobs, dtype, load_format, verify=verify, sums=sums, packer=packer) as read,
         ThreadPoolExecutor(READERS) as pool,
@@ -90,6 +92,14 @@ def load_params(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # do not read the rest for nobody
             raise
+
+
+def _walk_devices(mesh: Mesh) -> None:
+    """Let this thread be the first of the process to walk through a list of devices, as jax does to place an array.
+
+    Where several threads are, jaxlib (0.11.2) makes the type of its iterator more than once, and crashes.
+    """
+    jax.make_array_from_callback((), NamedSharding(mesh, PartitionSpec()), lambda _: np.zeros((), np.int8))
 
 
 @contextmanager
@@ -106,18 +116,32 @@ def reading(
 ) -> Iterator[Callable[[TensorRead], Weight]]:
     """What reads one parameter of a checkpoint that is open meanwhile, whose names and shapes fit; see `load_params`."""
     manifest = require_manifest(directory) if verify else None
-    with open_checkpoint(directory, load_format) as checkpoint, naming_files(checkpoint):
+    with open_checkpoint(directory, load_format) as stored, naming_files(stored):
         if manifest is not None:
-            manifest.check_names(checkpoint.shapes)
+            manifest.check_names(stored.shapes)
+        checkpoint = with_own_experts(stored, [job.rule for job in jobs])
+        check = None if manifest is None else _checking(manifest, stored, checkpoint)
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantization(directory), jnp.dtype(dtype).name)
         check_tensors(config, [job.rule for job in jobs], layout.shapes, layout.dtypes)
         warn_of_cache_scales(checkpoint, checkpoint.shapes.keys() - layout.shapes.keys())
 
         def read(job: TensorRead) -> Weight:
-            held = HeldTensors(checkpoint, None if manifest is None else manifest.check)
+            held = HeldTensors(checkpoint, check)
             return _read(job, Dequantized(held, layout), packer, sums)
 
         yield read
+
+
+def _checking(manifest: Manifest, stored: Checkpoint, checkpoint: Checkpoint) -> Check:
+    """What compares tensors with a manifest as they are read; those that are read in parts only, at once."""
+    for name in stored.shapes.keys() - checkpoint.shapes.keys():
+        manifest.check(name, stored.read(name, whole(stored.shapes[name])))
+
+    def check(name: str, tensor: Block) -> None:
+        if name in manifest.tensors:
+            manifest.check(name, tensor)
+
+    return check
 
 
 def read_from(tensors: Checkpoint, job: TensorRead, packer: Packer) -> Weight:

@@ -69,6 +69,8 @@ def _read(checkpoint: Tensors, source: Source, bounds: Bounds) -> Block:
     block = checkpoint.read(source.name, stored)
     if source.expert is not None:
         block = block[0]
+    if source.depthwise:
+        block = block[:, 0]
     return (block.T if source.transposed else block)[phase :: source.row_step]
 
 
@@ -80,6 +82,8 @@ def stored_bounds(source: Source, bounds: Bounds) -> tuple[Bounds, int]:
     (start, stop), *inputs = bounds
     first, phase = divmod(source.first_row, source.row_step)
     stored = [((first + start) * source.row_step, (first + stop) * source.row_step), *inputs]
+    if source.depthwise:
+        stored.insert(1, (0, 1))
     if source.transposed:
         stored.reverse()
     if source.expert is not None:

@@ -20,6 +20,7 @@ from jaxserve.weights.quantized.layout import Layout
 from jaxserve.weights.quantized.mxfp4 import MXFP4Stack
 from jaxserve.weights.quantized.numbers import Coded
 from jaxserve.weights.quantized.stored import CodedTensor
+from jaxserve.weights.stacked_experts import with_own_experts
 from jaxserve.weights.tensor_error import naming_files
 from pallas_kernels.quantization import FP8, W8A8, Float8Weight, FourBit, FP8Blocks, Int8, Scheme
 from pallas_kernels.quantization.four_bit import MIDDLE
@@ -37,7 +38,8 @@ def stored_schemes(directory: Path, config: DecoderConfig, load_format: LoadForm
     quantization = None if load_format == "dummy" else quantization_from_hf(read_hf_config(directory))
     if quantization is None or load_format == "dummy":
         return ()
-    with open_checkpoint(directory, load_format) as checkpoint, naming_files(checkpoint):
+    with open_checkpoint(directory, load_format) as opened, naming_files(opened):
+        checkpoint = with_own_experts(opened, weight_rules(config))
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, quantization, "float32")
     found = ((rule.path, _scheme(rule, layout)) for rule in weight_rules(config))
     return tuple((path, scheme) for path, scheme in found if scheme is not None)

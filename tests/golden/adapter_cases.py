@@ -31,6 +31,7 @@ MLP = ["gate_proj", "up_proj", "down_proj"]
 FUSED = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
 EXPERT = r".*\.(experts\.\d+|shared_experts?)\.(gate_proj|up_proj|down_proj|w1|w2|w3)"
 PARAMETERS = {"target_modules": [], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+INTERLEAVED = ["in_proj_qkvz", "in_proj_ba", "out_proj"]
 LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
 
 ADAPTER_CASES = (
@@ -100,5 +101,23 @@ ADAPTER_CASES = (
         "down",
         18,
         {"r": 4, "lora_alpha": 4, "target_modules": [], "target_parameters": ["0.mlp.experts.down_proj"]},
+    ),
+    AdapterCase("qwen3-next-experts", "attention", 19, {"r": 4, "lora_alpha": 4, "target_modules": [*ATTENTION, *INTERLEAVED]}),
+    AdapterCase("qwen3-5-dense", "all", 20, {"r": 3, "lora_alpha": 6, "target_modules": "all-linear"}),
+    AdapterCase(
+        "qwen3-5-dense", "inputs", 21, {"r": 4, "lora_alpha": 4, "target_modules": ["in_proj_qkv", "in_proj_a", "out_proj"]}
+    ),
+    AdapterCase("gemma4-shared", "all", 19, {"r": 4, "lora_alpha": 4, "target_modules": ATTENTION + MLP}),
+    AdapterCase("gemma4-experts", "all", 20, {"r": 4, "lora_alpha": 4, "target_modules": ATTENTION + MLP}),
+    AdapterCase(
+        "gemma4-experts",
+        "parameters",
+        21,
+        {
+            "r": 3,
+            "lora_alpha": 3,
+            "target_modules": [],
+            "target_parameters": ["experts.gate_up_proj", "experts.down_proj"],
+        },
     ),
 )

@@ -65,6 +65,18 @@ YARN = {
     "original_max_position_embeddings": 64,
 }
 
+LFM2: dict[str, Any] = {"norm_eps": 1e-5, "tie_word_embeddings": True}
+# Its steps: transformers bounds those of a prompt by `time_step_min`, and those that come after it not at all.
+NEMOTRON_H: dict[str, Any] = {
+    "hidden_size": 48,
+    "head_dim": 12,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "n_groups": 4,
+    "ssm_state_size": 16,
+    "chunk_size": 16,
+    "time_step_min": 1e-12,
+}
 CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 20.0}
 # Phi-3 at 256 positions: its frequencies for short and for long contexts, and heads of 16 of which 12 dimensions rotate.
 LONGROPE = {
@@ -101,8 +113,45 @@ EYES: dict[str, Any] = {
     "image_size": 8,
     "patch_size": 4,
 }
+QWEN_EYES = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4}
+GEMMA4: dict[str, Any] = {
+    "head_dim": 16,
+    "sliding_window": 20,
+    "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 20.0,
+}
+GEMMA4_EYES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "patch_size": 4,
+    "position_embedding_size": 8,
+}
 GLM = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
 SPARSE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DELTA = {
+    "rms_norm_eps": 1e-3,  # or results near 0, of keys that a query is nearly orthogonal to, are mostly rounding once normalised
+    "num_hidden_layers": 3,
+    "full_attention_interval": 3,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 16,
+}
+SHARED = {**DELTA, **SPARSE, "shared_expert_intermediate_size": 24, "num_hidden_layers": 2, "full_attention_interval": 2}
+MAMBA = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "shared_intermediate_size": 40,
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 24,
+    "mamba_chunk_size": 16,
+}
 
 CASES = (
     Case("llama-tied", "llama", 1, {"tie_word_embeddings": True, "vocab_size": 257}),
@@ -215,6 +264,91 @@ CASES = (
         within={"model_type": "gemma3", "vision_config": EYES, "mm_tokens_per_image": 4, "tie_word_embeddings": False},
         dtype="bfloat16",
     ),
+    Case(
+        "gemma4-keys",  # as 31B: fewer and wider heads in layers with full attention, whose values are their keys
+        "gemma4_text",
+        101,
+        {
+            **GEMMA4,
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 4,
+            "num_global_key_value_heads": 1,
+            "global_head_dim": 32,
+            "attention_k_eq_v": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    Case(
+        "gemma4-shared",  # as E2B: layers are given numbers besides, the last ones read others' keys and have a wider MLP
+        "gemma4_text",
+        122,
+        {
+            **GEMMA4,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 3,
+            "num_key_value_heads": 1,
+            "global_head_dim": 32,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 272,
+            "use_double_wide_mlp": True,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "gemma4-experts",  # as 26B-A4B: experts beside the MLP
+        "gemma4_text",
+        103,
+        {
+            **GEMMA4,
+            "num_global_key_value_heads": 1,
+            "global_head_dim": 32,
+            "attention_k_eq_v": True,
+            "attention_bias": True,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 16,
+        },
+    ),
+    Case(
+        "gemma4-sees",
+        "gemma4_text",
+        104,
+        {
+            **GEMMA4,
+            "num_hidden_layers": 4,
+            "num_kv_shared_layers": 1,
+            "global_head_dim": 32,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 272,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "pad_token_id": 0,
+        },
+        within={
+            "model_type": "gemma4",
+            "vision_config": {**GEMMA4_EYES, "model_type": "gemma4_vision"},
+            "audio_config": None,
+            "tie_word_embeddings": False,
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "gemma4-unified",
+        "gemma4_unified_text",
+        105,
+        {
+            **GEMMA4,
+            "num_hidden_layers": 4,
+            "num_global_key_value_heads": 1,
+            "global_head_dim": 32,
+            "attention_k_eq_v": True,
+            "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 1,
+            "use_double_wide_mlp": True,
+        },
+    ),
     Case("phi3-window", "phi3", 17, {"sliding_window": 40, "num_key_value_heads": 4}),
     Case(
         "phi3-short",
@@ -264,6 +398,99 @@ CASES = (
         dtype="bfloat16",
     ),
     Case("granite-factors", "granite", 24, FACTORS),
+    Case(
+        "lfm2-conv",
+        "lfm2",
+        140,
+        {
+            **LFM2,
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "conv", "full_attention", "conv"],
+            "block_auto_adjust_ff_dim": False,
+        },
+    ),
+    Case(
+        "lfm2-adjusted",
+        "lfm2",
+        141,
+        {
+            **LFM2,
+            "num_hidden_layers": 3,
+            "full_attn_idxs": [1],
+            "conv_L_cache": 4,
+            "intermediate_size": 96,
+            "block_ffn_dim_multiplier": 1.2,
+            "block_multiple_of": 16,
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "lfm2-experts",
+        "lfm2_moe",
+        142,
+        {
+            **LFM2,
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+        },
+    ),
+    Case("glm-biases", "glm", 130, {"head_dim": 12, "num_key_value_heads": 1, "partial_rotary_factor": 0.5}, dtype="bfloat16"),
+    Case(
+        "glm4-around",
+        "glm4",
+        131,
+        {"head_dim": 16, "attention_bias": False, "tie_word_embeddings": True, "num_hidden_layers": 3},
+        layout=4,
+    ),
+    Case(
+        "cohere2-window",
+        "cohere2",
+        132,
+        {"num_hidden_layers": 4, "sliding_window": 24, "layer_norm_eps": 1e-4, "logit_scale": 2.0, "tie_word_embeddings": True},
+    ),
+    Case(
+        "cohere2-biases",
+        "cohere2",
+        133,
+        {
+            "attention_bias": True,
+            "num_key_value_heads": 4,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "logit_scale": 1.5,
+            "tie_word_embeddings": True,
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "ministral3-long",
+        "ministral3",
+        134,
+        {"head_dim": 16, "max_position_embeddings": 256, "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.4}},
+    ),
+    Case(
+        "ministral3-sees",
+        "ministral3",
+        135,
+        {
+            "head_dim": 12,
+            "num_key_value_heads": 1,
+            "max_position_embeddings": 256,
+            "rope_parameters": {
+                **YARN,
+                "original_max_position_embeddings": 32,
+                "llama_4_scaling_beta": 0.1,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        },
+        within={"model_type": "mistral3", "vision_config": {**EYES, "model_type": "pixtral"}, "tie_word_embeddings": False},
+        dtype="bfloat16",
+    ),
     Case("mixtral-window", "mixtral", 30, {"sliding_window": 24, "num_local_experts": 5, "intermediate_size": 24}),
     Case(
         "mixtral-full",
@@ -466,6 +693,93 @@ CASES = (
             "norm_topk_prob": False,
         },
         stored="fp8",
+        dtype="bfloat16",
+    ),
+    Case("qwen3-next-experts", "qwen3_next", 111, SHARED, layout=4),
+    Case(
+        "qwen3-next-kinds",
+        "qwen3_next",
+        102,
+        {
+            **SHARED,
+            "layer_types": ["full_attention", "linear_attention"],
+            "mlp_only_layers": [1],
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "linear_num_key_heads": 4,
+            "linear_conv_kernel_dim": 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        },
+        dtype="bfloat16",
+    ),
+    Case("qwen3-5-dense", "qwen3_5_text", 103, {**DELTA, "tie_word_embeddings": True}),
+    Case(
+        "qwen3-5-sees",
+        "qwen3_5_text",
+        104,
+        {
+            **DELTA,
+            "full_attention_interval": 2,
+            "linear_num_value_heads": 2,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.25,
+                "mrope_section": [1, 1, 0],
+                "mrope_interleaved": True,
+            },
+        },
+        within={"model_type": "qwen3_5", "vision_config": QWEN_EYES, "tie_word_embeddings": False},
+        dtype="bfloat16",
+    ),
+    Case("qwen3-5-experts", "qwen3_5_moe_text", 105, SHARED),
+    Case(
+        "granite4-dense",
+        "granitemoehybrid",
+        131,
+        {
+            **MAMBA,
+            "num_local_experts": 0,
+            "embedding_multiplier": 1.5,
+            "residual_multiplier": 1.2,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 0.5,
+        },
+    ),
+    Case(
+        "granite4-experts",
+        "granitemoehybrid",
+        132,
+        {
+            **MAMBA,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 16,
+            "mamba_n_groups": 2,
+            "mamba_conv_bias": False,
+            "position_embedding_type": "rope",
+            "layer_types": ["linear_attention", "full_attention"],
+            "num_hidden_layers": 2,
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "nemotron-h-dense",
+        "nemotron_h",
+        150,
+        {**NEMOTRON_H, "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"]},
+    ),
+    Case(
+        "nemotron-h-attention",
+        "nemotron_h",
+        151,
+        {
+            **NEMOTRON_H,
+            "layers_block_type": ["full_attention", "mlp", "linear_attention", "mlp"],
+            "n_groups": 1,
+            "use_conv_bias": False,
+            "mlp_bias": True,
+        },
         dtype="bfloat16",
     ),
 )

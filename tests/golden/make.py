@@ -66,7 +66,9 @@ def make(case: Case) -> None:
 
 def model_config(case: Case) -> Any:
     """As transformers has it; of a decoder within a model that sees, that model's."""
-    own = {**BASE, **case.config, "initializer_range": 0.2}
+    known = AutoConfig.for_model(case.model_type)
+    base = {name: value for name, value in BASE.items() if hasattr(known, name)}
+    own = {**base, **case.config, "initializer_range": 0.2}
     if case.within is None:
         return AutoConfig.for_model(case.model_type, **own)
     beside = {name: value for name, value in case.within.items() if name != "model_type"}
@@ -81,15 +83,20 @@ def randomize(model: Any, seed: int) -> None:
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("norm.weight"):
                 parameter.copy_(1 + 0.2 * noise)
+            elif name.endswith("A_log"):
+                parameter.copy_(-2 + noise)  # states that fade slowly, and others
             elif parameter.ndim == 1:
                 parameter.copy_(0.3 * noise)
             elif "lm_head" in name or "embed" in name:
                 parameter.copy_(0.6 * noise)
             else:
-                parameter.copy_(1.5 * noise * parameter.shape[1] ** -0.5)
+                inputs = parameter.shape[-1] if "conv1d" in name else parameter.shape[1]
+                parameter.copy_(1.5 * noise * inputs**-0.5)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+            elif name.endswith("layer_scalar"):
+                buffer.copy_(1 + 0.3 * torch.randn(buffer.shape, generator=generator))
 
 
 def write_config(path: Path, case: Case) -> None:

@@ -31,10 +31,14 @@ NAME = "tests/golden/support_table.py"
 MODELS = {
     "LlamaForCausalLM": "Llama 1 to 3.3, and what is published in its format",
     "MistralForCausalLM": "Mistral 7B, Nemo, Small",
+    "Ministral3ForCausalLM": "Ministral 3",
+    "Cohere2ForCausalLM": "Command A, Command R7B",
     "Qwen2ForCausalLM": "Qwen2, Qwen2.5",
     "Qwen3ForCausalLM": "Qwen3",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3, text",
+    "Gemma4ForCausalLM": "Gemma 4 E2B, E4B, 26B-A4B, 31B, text",
+    "Gemma4UnifiedForCausalLM": "Gemma 4 12B, text",
     "Phi3ForCausalLM": "Phi-3, Phi-4",
     "Olmo2ForCausalLM": "OLMo 2",
     "Olmo3ForCausalLM": "OLMo 3",
@@ -47,9 +51,18 @@ MODELS = {
     "GptOssForCausalLM": "gpt-oss",
     "DeepseekV2ForCausalLM": "DeepSeek-V2",
     "DeepseekV3ForCausalLM": "DeepSeek-V3, R1",
+    "GlmForCausalLM": "GLM-4",
+    "Glm4ForCausalLM": "GLM-4-0414, GLM-Z1",
     "Glm4MoeForCausalLM": "GLM-4.5, 4.6, 4.7",
     "Glm4MoeLiteForCausalLM": "GLM-4.7-Flash",
     "MiniMaxM2ForCausalLM": "MiniMax-M2",
+    "Qwen3NextForCausalLM": "Qwen3-Next",
+    "Qwen3_5ForCausalLM": "Qwen3.5 to 3.8, text",
+    "Qwen3_5MoeForCausalLM": "Qwen3.5 to 3.8 with experts, text",
+    "GraniteMoeHybridForCausalLM": "Granite 4",
+    "NemotronHForCausalLM": "Nemotron-H, Nemotron Nano 2",
+    "Lfm2ForCausalLM": "LFM2",
+    "Lfm2MoeForCausalLM": "LFM2 with experts",
 }
 
 Support = dict[str, dict[str, list[str]]]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Set
 from dataclasses import replace
 
+from jaxserve.cache.state_pool import StatePool
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
 from jaxserve.engine.budgets import Budgets
@@ -55,6 +56,7 @@ class CheckedEngine:
             quota=lambda tenant: int(setup.policies.of_tenant(tenant).kv_share * num_usable),
             windows=setup.windows,
             max_chunk=setup.config.max_num_batched_tokens,
+            states=None if setup.states is None else StatePool(setup.states),
         )
         self.swap = SwapSpace(setup.swap_slots, setup.swap_page_seconds) if setup.swap_slots else None
         self.scheduler = Scheduler(

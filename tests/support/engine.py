@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.state_pool import StatePool
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import (
@@ -94,6 +95,7 @@ def run(
         prefix_caching=prefix_caching,
         windows=limits.windows,
         max_chunk=limits.max_num_batched_tokens,
+        states=None if limits.states is None else StatePool(limits.states),
     )
     config, events = SchedulerConfig(**settings), list[Preemption]()
     grammars = built.core.grammars

@@ -3,8 +3,8 @@
 It reads the sequence back from the pages it was told of, as attention would: a wrong page table, a page shared too early or
 reused too soon, a token computed twice or never, a page copied or swapped wrongly, all change the output. `expected` is the
 oracle. A row that sees the token `poison` has no valid logits. With groups of layers a token sees the window of each. A draft
-model guesses what it chooses, and errs now and then. An executor that `suppresses` does not choose what would end a row before it
-has its `min_tokens`; others do, and the scheduler is to go on.
+model guesses what it chooses, and errs now and then. With recurrent states it checks which tokens those come of. An executor
+that `suppresses` does not choose what would end a row before it has its `min_tokens`; others do, and the scheduler is to go on.
 """
 
 import random
@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from jaxserve.config.states import StatePlaces
 from jaxserve.executor.base import Capabilities
 from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.sampling.options import MASKED, STANDARD, SUPPRESS
 from jaxserve.step.plan import LogprobRows, MoveKind, Plan, Reading, StepResult
+from tests.support.state_contents import StateContents
 
 VOCAB = 50
 UNWRITTEN = -7
@@ -109,6 +111,7 @@ class HashExecutor:
         guesses: int = 0,
         wrong: float = 0.0,
         suppresses: bool = False,
+        states: StatePlaces | None = None,
     ) -> None:
         self.pages = np.full((num_pages, page_size), UNWRITTEN, np.int32)
         self.swapped: dict[int, npt.NDArray[np.int32]] = {}  # by swap slot
@@ -124,6 +127,7 @@ class HashExecutor:
         self.guesses = np.full((max_num_seqs, guesses), UNWRITTEN, np.int32)  # behind the token last chosen in each slot
         self.wrong, self.chances = wrong, random.Random(0)
         self.suppresses = suppresses
+        self.states = None if states is None else StateContents(states)
         self._drafted: dict[int, list[int]] = {}  # of the latest row of each slot
         self._known_length: dict[int, int] = {}  # of each slot's sequence without them
         self.in_flight: deque[int] = deque()
@@ -142,6 +146,7 @@ class HashExecutor:
             windows=self.windows,
             max_drafts=self.guesses.shape[1],
             guesses=self.guesses.shape[1],
+            states=None if self.states is None else self.states.places,
         )
 
     def counts(self) -> ExecutorCounts:
@@ -178,6 +183,9 @@ class HashExecutor:
                 column = self._table(plan, row)[page]
                 assert (column > 0).all(), "a token goes to the null page"
                 self.pages[column, place] = tokens[index]
+        if self.states is not None:
+            whole = [self._by_group(plan, row, lengths[row])[0] for row in range(plan.num_rows)]
+            self.states.submit(plan, whole, [len(span) for span in spans])
         out = np.full((plan.num_rows, 1 + int(plan.num_drafts.max(initial=0))), UNWRITTEN, np.int32)
         for row, span in enumerate(spans):
             drafts = int(plan.num_drafts[row])

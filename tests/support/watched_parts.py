@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxserve.cache.kv_cache import KVCache, SequencePages
+from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.cache.sequence_pages import SequencePages
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
+from jaxserve.config.states import StatePlaces
 from jaxserve.config.windows import most_pages
 from jaxserve.engine.budgets import Budgets, cache_salt
 from jaxserve.sampling.params import SamplingParams
@@ -46,6 +48,7 @@ class Setup:
     step_seconds: float = 0.01
     token_seconds: float = 0.001
     windows: Windows = (None,)
+    states: StatePlaces | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,7 @@ class TimedExecutor(HashExecutor):
             swap_page_seconds=setup.swap_page_seconds,
             poison=POISON,
             windows=setup.windows,
+            states=setup.states,
         )
         self._setup, self._clock, self._watch = setup, clock, watch
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxserve.models.config import DecoderConfig, EncoderConfig
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.encoder.rules import bert_rules
+from jaxserve.models.encoder_config import EncoderConfig
 from jaxserve.models.families.common import common_config
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule
@@ -39,7 +40,6 @@ def bert_config(hf: Mapping[str, Any], *, model_type: str, first_position: int) 
         token_types=fields.integer("type_vocab_size", 2),
         norms_first=False,
         norm_bias=True,
-        gated=False,
         head="tanh",
         head_bias=True,
     )
@@ -55,6 +55,7 @@ def bert_config(hf: Mapping[str, Any], *, model_type: str, first_position: int) 
         reads=frozenset({"hidden_act"}),
         ropes=(None,) * layers,
         activation=_ACTIVATIONS[activation],
+        gated=False,
         encoder=encoder,
         bidirectional=True,
     )

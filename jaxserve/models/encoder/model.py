@@ -7,16 +7,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.attention import Attend, Attention
-from jaxserve.models.config import DecoderConfig, EncoderConfig
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.dense import dense_layers, through
 from jaxserve.models.embedding import Embedding, no_logits
-from jaxserve.models.encoder.mlp import MLP
 from jaxserve.models.encoder.norm import LayerNorms
 from jaxserve.models.encoder.score import PooledScore
+from jaxserve.models.encoder_config import EncoderConfig
 from jaxserve.models.experts import ExpertDispatch
 from jaxserve.models.mlp import GatedMLP
 from jaxserve.models.parameter import declare
 from jaxserve.models.rope import rotation
+from jaxserve.models.ungated_mlp import MLP
 from pallas_kernels.rotate_and_write import Rotation
 
 EMBEDDING_NORM = 0
@@ -27,7 +28,7 @@ class EncoderLayer(nnx.Module):
 
     def __init__(self, config: DecoderConfig, encoder: EncoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
         self.attention = Attention(config, layer, shards, dtype)
-        self.mlp = GatedMLP(config, shards, dtype) if encoder.gated else MLP(config, shards, dtype)
+        self.mlp = GatedMLP(config, shards, dtype) if config.gated else MLP(config, shards, dtype)
         self.norms_first = encoder.norms_first
         self.attention_norm, self.mlp_norm = encoder.norms_of(layer)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxserve.models.config import DecoderConfig, EncoderConfig
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.encoder.rules import head_rules, norm_rules
+from jaxserve.models.encoder_config import EncoderConfig
 from jaxserve.models.families.common import common_config, sliding_layers, windows_of
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rope_config import rope_from_hf, ropes_by_kind
@@ -36,7 +37,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         ropes = rope_from_hf({"rope_theta": thetas[0]}, limit), rope_from_hf({"rope_theta": thetas[1]}, limit)
     local, whole_rope = ropes
     encoder = EncoderConfig(
-        positions=0, first_position=0, token_types=0, norms_first=True, norm_bias=False, gated=True, head="gelu", head_bias=False
+        positions=0, first_position=0, token_types=0, norms_first=True, norm_bias=False, head="gelu", head_bias=False
     )
     return common_config(
         {**hf, "rms_norm_eps": fields.number("norm_eps", 1e-5)},

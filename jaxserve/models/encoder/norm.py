@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxserve.models.norm import layer_norm
 from jaxserve.models.parameter import declare
 
 
@@ -19,10 +20,4 @@ class LayerNorms(nnx.Module):
 
     def __call__(self, number: int, x: jax.Array) -> jax.Array:
         """x[T, E] after a norm, computed in float32; the result has x's dtype."""
-        wide = x.astype(jnp.float32)
-        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + self.eps)
-        y = centred * inverse * self.scale[...][number].astype(jnp.float32)[None]
-        if self.bias is not None:
-            y += self.bias[...][number].astype(jnp.float32)[None]
-        return y.astype(x.dtype)
+        return layer_norm(x, self.scale[...][number], self.eps, None if self.bias is None else self.bias[...][number])

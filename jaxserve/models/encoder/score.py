@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxserve.models.config import DecoderConfig, EncoderConfig
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.encoder.norm import LayerNorms
+from jaxserve.models.encoder_config import EncoderConfig
 from jaxserve.models.parameter import declare
 
 

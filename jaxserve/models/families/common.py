@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxserve.errors import CheckpointError
-from jaxserve.models.config import DecoderConfig, Experts, RopeConfig
+from jaxserve.models.config import DecoderConfig, Experts
 from jaxserve.models.fields import HfFields
+from jaxserve.models.positions import RopeConfig
 from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.rope_config import rope_from_hf
 
@@ -157,6 +158,25 @@ def sliding_layers(fields: HfFields, default: Callable[[int], bool]) -> tuple[bo
     if not set(kinds) <= {"full_attention", "sliding_attention"}:
         raise fields.unsupported("layer_types", "supported are full_attention and sliding_attention")
     return tuple(kind == "sliding_attention" for kind in kinds)
+
+
+def recurrent_layers(
+    fields: HfFields, kinds: tuple[str, ...], *, recurrent: tuple[str, ...], attending: tuple[str, ...]
+) -> tuple[bool, ...]:
+    """Which layers keep a state in the place of attention, of layers of these `kinds`, whose names are among the other two.
+
+    Raises:
+        UnsupportedModelError: another kind.
+        CheckpointError: a list of another length, or no layer with attention.
+    """
+    layers = fields.integer("num_hidden_layers")
+    if len(kinds) != layers:
+        raise CheckpointError(f"config.json: layer_types has {len(kinds)} entries for {layers} layers")
+    if not set(kinds) <= {*recurrent, *attending}:
+        raise fields.unsupported("layer_types", f"supported are {', '.join((*recurrent, *attending))}")
+    if not set(kinds) & set(attending):
+        raise CheckpointError(f"config.json: layer_types has no {attending[0]}, of which there must be one layer or more")
+    return tuple(kind in recurrent for kind in kinds)
 
 
 def windows_of(sliding: Iterable[bool], window: int) -> tuple[int | None, ...]:

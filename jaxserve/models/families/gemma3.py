@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from jaxserve.models.config import DecoderConfig, RopeConfig
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import sliding_layers, windows_of
 from jaxserve.models.families.gemma import gemma_config
 from jaxserve.models.fields import HfFields
+from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope_config import rope_from_hf, ropes_by_kind
 from jaxserve.models.rules import WeightRule, decoder_rules
 

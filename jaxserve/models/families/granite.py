@@ -13,7 +13,7 @@ from jaxserve.models.rules import WeightRule, decoder_rules
 ARCHITECTURE = "GraniteForCausalLM"
 MODEL_TYPE = "granite"
 
-_READS = frozenset({"embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"})
+FACTORS = frozenset({"embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"})
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
@@ -28,13 +28,17 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         mlp_bias=fields.flag("mlp_bias", False),
         windows=uniform_windows(fields, None),
         max_position_embeddings=2048,
-        reads=_READS,
-        scales=Scales(
-            embedding=fields.number("embedding_multiplier", 1.0),
-            attention=fields.number("attention_multiplier", 1.0),
-            residual=fields.number("residual_multiplier", 1.0),
-            logits=1 / fields.number("logits_scaling", 1.0),
-        ),
+        reads=FACTORS,
+        scales=granite_scales(fields),
+    )
+
+
+def granite_scales(fields: HfFields) -> Scales:
+    return Scales(
+        embedding=fields.number("embedding_multiplier", 1.0),
+        attention=fields.number("attention_multiplier", 1.0),
+        residual=fields.number("residual_multiplier", 1.0),
+        logits=1 / fields.number("logits_scaling", 1.0),
     )
 
 

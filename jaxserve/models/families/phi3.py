@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxserve.models.config import DecoderConfig, RopeConfig
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import common_config, uniform_windows
 from jaxserve.models.fields import HfFields
+from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxserve.errors import CheckpointError
-from jaxserve.models.config import DecoderConfig, RopeConfig
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import common_config, sliding_layers, windows_of
 from jaxserve.models.fields import HfFields
+from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
 

@@ -2,6 +2,8 @@
 
 from .add_lora_suite import AddLoraSuite
 from .attention_suite import AttentionSuite
+from .causal_conv1d_suite import CausalConv1dSuite
+from .gated_linear_attention_suite import GatedLinearAttentionSuite
 from .grouped_matmul_suite import GroupedMatmulSuite
 from .kv_write_suite import KvWriteSuite
 from .matmul_suite import MatmulSuite
@@ -20,6 +22,14 @@ class TestAddLoraInBlocks(AddLoraSuite):
 
 
 class TestAttention(AttentionSuite):
+    implementation = "xla"
+
+
+class TestCausalConv1d(CausalConv1dSuite):
+    implementation = "xla"
+
+
+class TestGatedLinearAttention(GatedLinearAttentionSuite):
     implementation = "xla"
 
 

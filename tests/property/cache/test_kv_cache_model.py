@@ -5,8 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.cache.sequence_pages import PrefixMatch
 from jaxserve.errors import InvalidRequestError
 from tests.property.cache.plain_cache import PlainCache
 

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import ClassPolicy, Policies, TenantPolicy
+from jaxserve.config.states import StatePlaces
 from jaxserve.types import RequestOptions, ServiceClass
 from tests.support.checked_engine import CheckedEngine
 from tests.support.watched_parts import MAX_LEN, POISON, Setup, Wish, longest_needs
@@ -53,17 +54,23 @@ def setups(draw):
         overlap=draw(st.booleans()),
     )
     windows = draw(st.one_of(st.just((None,)), st.sampled_from(WINDOWS)))
+    states = None
+    if windows == (None,) and draw(st.booleans()):
+        states = StatePlaces(
+            max_num_seqs, 1, draw(st.sampled_from([0, 1, 3, 10, 10])), page_size * draw(st.sampled_from([1, 2, 8]))
+        )
     return Setup(
         config=config,
         policies=draw(policies()),
         num_pages=longest_needs(windows, page_size, config.max_num_batched_tokens) + 1 + draw(st.integers(0, 6)),
         page_size=page_size,
         prefix_caching=draw(st.sampled_from([True, True, False])),
-        swap_slots=draw(st.sampled_from([0, 4, 40])),
+        swap_slots=0 if states else draw(st.sampled_from([0, 4, 40])),
         swap_page_seconds=draw(st.sampled_from([0.0, 1.0])),
         step_seconds=draw(st.sampled_from([0.0, 0.01])),
         token_seconds=draw(st.sampled_from([0.001, 0.01])),
         windows=windows,
+        states=states,
     )
 
 
@@ -100,6 +107,7 @@ class EngineMachine(RuleBasedStateMachine):
     num_operations = 0  # of all runs
     num_forced = 0
     num_moved = 0  # with tokens
+    num_restored = 0  # rows that went on from a snapshot
 
     @initialize(setup=setups())
     def start(self, setup):
@@ -157,6 +165,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.finish()
             EngineMachine.num_operations += self.engine.num_operations
             EngineMachine.num_forced += self.engine.scheduler.counts().forced_tokens
+            states = self.engine.executor.states
+            EngineMachine.num_restored += 0 if states is None else states.num_restored
 
 
 def test_random_operations():
@@ -167,3 +177,4 @@ def test_random_operations():
     assert EngineMachine.num_operations > 10_000
     assert EngineMachine.num_forced > 100
     assert EngineMachine.num_moved > 100
+    assert EngineMachine.num_restored > 10

@@ -13,19 +13,24 @@ EXPERTS = {
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
+    "qwen3_next",
+    "granitemoehybrid",
+    "qwen3_5_moe_text",
     "gpt_oss",
     "deepseek_v2",
     "deepseek_v3",
     "glm4_moe",
     "glm4_moe_lite",
     "minimax_m2",
+    "lfm2_moe",
 }
+UNMEASURED = {"ministral3", "cohere2", "glm", "glm4", "nemotron_h", "lfm2", "lfm2_moe"}  # docs/models.md says so, too
 ROOT = Path(families.__file__).parents[1]
 
 
 def test_the_page_has_the_table_of_the_results() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "families.json").read_text())
-    assert list(results["families"]) == list(FAMILIES)
+    assert list(results["families"]) == [name for name, family in FAMILIES.items() if family.model_type not in UNMEASURED]
     page = (ROOT / families.PAGE).read_text()
     assert with_table(page, families.NAME, families.table(results)) == page
 

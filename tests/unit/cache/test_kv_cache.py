@@ -2,8 +2,9 @@
 
 import pytest
 
-from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.cache.sequence_pages import PrefixMatch
 from jaxserve.cache.tenants import CacheCounters
 from jaxserve.errors import InvalidRequestError
 

@@ -9,11 +9,13 @@ import pytest
 
 from jaxserve.config.kernels import Kernels, LayerRange
 from jaxserve.config.lora import LoraShape
+from jaxserve.config.states import StatePlaces
 from jaxserve.executor import identity as module
 from jaxserve.executor.identity import identity
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
-from jaxserve.models.config import Experts, RopeConfig, Routing
+from jaxserve.models.config import Experts, Routing
+from jaxserve.models.positions import RopeConfig
 from jaxserve.models.registry import decoder_config
 from pallas_kernels import native
 from pallas_kernels.quantization import SCHEMES
@@ -46,6 +48,7 @@ OTHER: dict[str, Any] = {
     "deterministic": True,
     "routed_experts": True,
     "adapters": LoraShape(2, 8),
+    "states": StatePlaces(2, 1, 3, 8),
     "kernels": Kernels(attention=(LayerRange("xla", 0, None),)),
 }
 

@@ -10,11 +10,11 @@ import pytest
 
 from jaxserve.aot.target import Target
 from jaxserve.config.kernels import AUTOMATIC, LayerRange
-from jaxserve.config.windows import group_layers
+from jaxserve.config.windows import LayerGroups, group_layers
 from jaxserve.executor.cache_arrays import CacheArrays
 from jaxserve.executor.step import PagedAttend
-from jaxserve.models.config import RopeConfig
 from jaxserve.models.dense_attention import dense_attend
+from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope import rotation
 from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import Bucket
@@ -124,6 +124,30 @@ def test_latents(tensor):
     got = paged(tensor, kv_pages, options, q, jnp.repeat(latent, tensor, axis=1), None, None)
     assert got.shape == (TOKENS, HEADS, 5)
     np.testing.assert_allclose(got, dense_attend(1, q, latent, None, None, options, None), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize(("kv_heads", "dim"), [(2, 16), (4, 8), (2, 8), (4, 4)])
+def test_layers_whose_heads_differ_have_the_beginnings_of_their_pages(tensor, kv_heads, dim):
+    """The cache's have 2 heads of 16: as many numbers in heads of another size, and half of them."""
+    rng = np.random.default_rng(5)
+    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, dim)), jnp.float32) for heads in (HEADS, kv_heads, kv_heads))
+    got = paged(tensor, jnp.full((2, 5, 2, 2, PAGE, 16), jnp.nan), OPTIONS, q, k, v, None)
+    np.testing.assert_allclose(got, dense_attend(1, q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
+
+
+def test_layers_that_attend_to_the_same_store_it_once():
+    """Layer 1 reads what layer 0 has stored, and what it is given itself goes nowhere."""
+    rng, groups = np.random.default_rng(6), group_layers((None,)).read_by((0, 0))
+    assert groups == LayerGroups((None,), ((0, 0), (0, 0)), 1)
+    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
+    batch = make_batch(plan, Bucket(tokens=TOKENS, rows=1), max_pages=3, page_size=PAGE, spare_slot=0).unpacked(NO_LENGTHS)
+    attend = PagedAttend(make_mesh(1), CacheArrays(jnp.full((1, 4, 2, KV_HEADS, PAGE, DIM), jnp.nan)), batch, AUTOMATIC, groups)
+    first = attend(0, q, k, v, None, OPTIONS, None)
+    second = attend(1, 2 * q, k * jnp.nan, v * jnp.nan, None, OPTIONS, None)
+    np.testing.assert_allclose(first, dense_attend(0, q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(second, dense_attend(1, 2 * q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
 
 
 def test_groups_of_layers_have_pages_of_their_own():

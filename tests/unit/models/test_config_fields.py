@@ -25,7 +25,7 @@ TRAINING = {
 }
 OTHERWISE_INERT = {"transformers_version", "use_cache", "bos_token_id", "pad_token_id"}
 COPIES = {"_sliding_window_pattern"}  # of a field that is read, or of what `layer_types` says in every file that has it
-SLICED = {"pretraining_tp"}  # the same product, cut in slices
+SLICED = {"pretraining_tp", "mamba_chunk_size"}  # the same product or recurrence, cut in slices
 INERT = TRAINING | OTHERWISE_INERT | COPIES | SLICED
 
 

@@ -4,8 +4,10 @@ from typing import Any
 import pytest
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
-from jaxserve.models.config import RopeConfig
-from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
+from jaxserve.models.config import Heads
+from jaxserve.models.positions import QueryScale, RopeConfig
+from jaxserve.models.recurrent import ShortConv
+from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config, weight_rules
 
 TYPES = {name: family.model_type for name, family in FAMILIES.items()}
 
@@ -32,13 +34,27 @@ def present(rope: RopeConfig | None) -> RopeConfig:
     return rope
 
 
-LATENT = {"num_key_value_heads": 4, "num_experts_per_tok": 2}  # what DeepSeek's families need beside
+RECURRENT: dict[str, Any] = {"layer_types": ["linear_attention", "linear_attention", "full_attention"], "mamba_n_heads": 8}
+LATENT: dict[str, Any] = {"num_key_value_heads": 4, "num_experts_per_tok": 2}  # what DeepSeek's families need beside
+GEMMA4: dict[str, Any] = {"hidden_size_per_layer_input": 0}  # or their table would have rows for 262,144 tokens
+OWN: dict[str, dict[str, Any]] = {
+    "Deepseek": LATENT,
+    "Glm4MoeLite": LATENT,
+    "Gemma4": GEMMA4,
+    "Qwen3Next": RECURRENT,
+    "Qwen3_5": RECURRENT,
+    "GraniteMoe": RECURRENT,
+    "Nemotron": {"hybrid_override_pattern": "M*M"},
+}
+
+
+MSTAR: dict[str, Any] = {"hybrid_override_pattern": "MM*"}
 
 
 def test_every_family_reads_a_minimal_config():
     for architecture in FAMILIES:
         latent = architecture.startswith(("Deepseek", "Glm4MoeLite"))
-        config = decoder_config(hf(architecture, **(LATENT if latent else {})))
+        config = decoder_config(hf(architecture, **next((OWN[name] for name in OWN if architecture.startswith(name)), {})))
         assert (config.num_heads, config.num_kv_heads, config.num_layers) == (4, 1 if latent else 2, 3)
         assert config.eos_token_ids == (2, 3)
         assert config.dtype == ("bfloat16" if architecture == "GptOssForCausalLM" else "float32")
@@ -52,6 +68,69 @@ def test_what_each_family_decides():
     assert llama.windows == qwen2.windows == (None,) * 3
     assert mistral.windows == (4096,) * 3
     assert decoder_config(hf("MistralForCausalLM", sliding_window=None)).windows == (None,) * 3
+
+
+GEMMA4_LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+
+
+def gemma4(**changes):
+    return hf("Gemma4ForCausalLM", **{"num_hidden_layers": 4, "layer_types": GEMMA4_LAYERS, **GEMMA4, **changes})
+
+
+def test_gemma4_has_heads_of_its_own_where_it_sees_everything():
+    plain = decoder_config(gemma4())
+    local, whole = Heads(kv_heads=2, head_dim=256), Heads(kv_heads=2, head_dim=512)
+    assert plain.heads == (local, whole, local, whole)
+    assert plain.windows == (512, None, 512, None)
+    assert [present(rope).rotated_dims for rope in plain.ropes] == [None, 128, None, 128]
+    fewer = decoder_config(gemma4(attention_k_eq_v=True, num_global_key_value_heads=1, global_head_dim=64))
+    assert fewer.heads[1] == Heads(kv_heads=1, head_dim=64, values_are_keys=True)
+    assert decoder_config(gemma4(num_global_key_value_heads=1)).heads == plain.heads, "only where values are keys"
+    written = {str(layer): {"head_dim": 64, "num_key_value_heads": 1} for layer in (1, 3)}
+    assert decoder_config(gemma4(attention_k_eq_v=True, per_layer_config=written)) == fewer
+    assert decoder_config(gemma4(per_layer_config={})).heads == ()
+
+
+def test_gemma4_shares_keys_of_the_last_layer_of_a_type():
+    shared = decoder_config(gemma4(num_kv_shared_layers=2, use_double_wide_mlp=True))
+    assert shared.kv_sources == (0, 1, 0, 1)
+    assert shared.ffn_sizes == (48, 48, 96, 96)
+    assert shared.cache_windows == (512, None)
+    assert decoder_config(gemma4()).kv_sources == decoder_config(gemma4(use_double_wide_mlp=True)).ffn_sizes == ()
+    four = gemma4(layer_types=["full_attention", "sliding_attention"] * 2)
+    assert decoder_config(four).windows == (None, 512, None, None), "the last one sees everything"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_kv_shared_layers": 3}, "num_kv_shared_layers=3 of 4 layers leaves a type of layers without"),
+        ({"num_kv_shared_layers": 5}, "num_kv_shared_layers=5 of 4 layers leaves a type of layers without"),
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention='all' is not supported"),
+        ({"hidden_activation": "silu"}, "hidden_activation='silu' is not supported"),
+        ({"hidden_size_per_layer_input": 8}, "vocab_size_per_layer_input=262144 is not supported; it must be vocab_size, 100"),
+        ({"per_layer_config": {"1": {"head_dim": 64}}}, "layers of one type have the same heads"),
+        ({"per_layer_config": {"1": {"sliding_window": 64}}}, "of single layers, not sliding_window"),
+        ({"per_layer_config": {"4": {"head_dim": 64}}}, "of single layers, not 4"),
+        ({"attention_k_eq_v": True, "num_global_key_value_heads": 3}, "3 kv heads of 512 .* num_attention_heads=4 must be a mul"),
+        ({"enable_moe_block": True}, "lacks num_experts"),
+        ({"rope_parameters": {"rope_type": "default"}}, "rope_parameters=.* a table for sliding_attention and one for"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default", "partial_rotary_factor": 0.5}}},
+            "partial_rotary_factor=0.5 is not supported",
+        ),
+    ],
+)
+def test_what_gemma4_cannot_be(changes, words):
+    with pytest.raises((UnsupportedModelError, CheckpointError), match=words):
+        decoder_config(gemma4(**changes))
+
+
+def test_gemma4_unified_has_no_inputs_of_layers_and_no_experts():
+    assert decoder_config(hf("Gemma4UnifiedForCausalLM")).layer_input == 0
+    for name, value in {"hidden_size_per_layer_input": 8, "enable_moe_block": True}.items():
+        with pytest.raises(UnsupportedModelError, match=name):
+            decoder_config(hf("Gemma4UnifiedForCausalLM", **{name: value}))
 
 
 def test_both_layouts_of_transformers_mean_the_same():
@@ -217,6 +296,58 @@ def test_glm_rotates_half_of_a_head_and_begins_with_dense_layers():
     assert decoder_config(hf("Glm4MoeForCausalLM", first_k_dense_replace=3)).experts is None
 
 
+def test_dense_glms_rotate_neighbours():
+    """Half of each head, in pairs of neighbours; GLM-4-0414 has norms around both blocks, under names of its own."""
+    glm, glm4 = (decoder_config(hf(f"{name}ForCausalLM", head_dim=16, tie_word_embeddings=False)) for name in ("Glm", "Glm4"))
+    for config in (glm, glm4):
+        rope = present(config.ropes[0])
+        assert (rope.rotated_dims, rope.interleaved) == (8, True)
+        assert (config.qkv_bias, config.output_bias, config.norm_eps) == (True, False, 1.5625e-07)
+    assert (glm.norms, glm4.norms) == ("before", "around")
+    names = {source.name for rule in weight_rules(glm4) for source in rule.sources}
+    norms = {name.removeprefix("model.layers.0.") for name in names if "model.layers.0." in name and "norm" in name}
+    assert norms == {
+        f"{name}.weight"
+        for name in ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
+    }
+
+
+def test_cohere2_has_both_blocks_behind_one_norm():
+    config = decoder_config(hf("Cohere2ForCausalLM", num_hidden_layers=4, layer_norm_eps=1e-3, sliding_window=64))
+    assert (config.norms, config.layer_norm, config.norm_eps, config.scales.logits) == ("parallel", True, 1e-3, 0.0625)
+    assert config.windows == (64, 64, 64, None)
+    assert [rope and rope.interleaved for rope in config.ropes] == [True, True, True, None]
+    listed = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window_pattern": 1}
+    assert decoder_config(hf("Cohere2ForCausalLM", num_hidden_layers=2, **listed)).windows == (None, 4096)
+
+
+def test_ministral3_says_how_queries_are_scaled():
+    yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384, "mscale": 1.0, "mscale_all_dim": 1.0}
+    published = {**yarn, "rope_theta": 1e6, "max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}
+    config = decoder_config(hf("Ministral3ForCausalLM", rope_parameters=published))
+    assert config.query_scale == QueryScale(beta=0.1, period=16384)
+    assert (present(config.ropes[0]).kind, present(config.ropes[0]).attention_factor) == ("yarn", 1.0)
+    assert decoder_config(hf("Ministral3ForCausalLM", rope_parameters=yarn)).query_scale is None
+    with pytest.raises(CheckpointError, match="rope parameters lacks original_max_position_embeddings"):
+        decoder_config(hf("Ministral3ForCausalLM", rope_parameters={"llama_4_scaling_beta": 0.1}))
+    with pytest.raises(UnsupportedModelError, match="llama_4_scaling_beta"):
+        decoder_config(hf("MistralForCausalLM", rope_parameters=published))
+
+
+def test_lfm2_convolves_where_it_does_not_attend():
+    """In the words of either version of transformers; the width of the MLP is less than the file says where it is adjusted."""
+    old = {"full_attn_idxs": [1], "block_ff_dim": 96, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.2}
+    config = decoder_config(hf("Lfm2ForCausalLM", **old, tie_embedding=True, tie_word_embeddings="absent"))
+    assert (config.ffn_size, config.tie_embeddings, config.qk_norm) == (80, True, "head")
+    assert config.recurrent == ShortConv(layers=(True, False, True), width=3, channels=32)
+    named = {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False}
+    assert decoder_config(hf("Lfm2ForCausalLM", **named)).ffn_size == 48
+    assert decoder_config(hf("Lfm2ForCausalLM")).recurrent is None
+    experts = decoder_config(hf("Lfm2MoeForCausalLM", **named, num_experts=4, num_dense_layers=1)).experts
+    assert experts is not None
+    assert (experts.count, experts.active, experts.layers, experts.routing.correction) == (4, 4, (False, True, True), True)
+
+
 def test_minimax_m2_as_it_is_published():
     published: dict[str, Any] = {
         "head_dim": 128,
@@ -244,3 +375,84 @@ def test_minimax_m2_as_it_is_published():
     for changed in wrong:
         with pytest.raises(UnsupportedModelError, match=next(iter(changed))):
             decoder_config(hf("MiniMaxM2ForCausalLM", **{**published, **changed}))
+
+
+def test_recurrent_layers():
+    """Which layers have a state, in the words of either version of transformers, and what makes no decoder."""
+    by_default = decoder_config(hf("Qwen3NextForCausalLM", num_hidden_layers=8)).recurrent
+    assert by_default is not None
+    assert by_default.layers == (True, True, True, False) * 2
+    assert by_default.state == (32, 128, 128)
+    assert decoder_config(hf("Qwen3_5ForCausalLM", layer_types=["full_attention"] * 3)).recurrent is None
+    named = {"mamba_n_heads": 8, "layer_types": ["mamba", "attention", "mamba"]}
+    granite = decoder_config(hf("GraniteMoeHybridForCausalLM", **named))
+    assert granite.recurrent is not None
+    assert granite.recurrent.layers == (True, False, True)
+    assert granite.cache_windows == (None,)
+    assert granite.cache_numbers == (-1, 0, -1)
+    assert granite.only(0).cache_windows == ()
+    assert granite.only(1).recurrent is None
+
+
+def test_nemotron_h_has_an_mlp_behind_some_of_its_layers():
+    """As its letters say, or its list, in the words of either version of transformers; its blocks are numbered on their own."""
+    pattern = decoder_config(hf("NemotronHForCausalLM", hybrid_override_pattern="M-MM*-", num_hidden_layers=6))
+    assert (pattern.num_layers, pattern.ffn_sizes, pattern.gated) == (4, (48, 0, 0, 48), False)
+    assert pattern.recurrent is not None
+    assert pattern.recurrent.layers == (True, True, True, False)
+    assert pattern.norm_eps == 1e-5
+    assert len(pattern.layer_norms) == 6
+    for words in (("mamba", "attention"), ("linear_attention", "full_attention")):
+        listed = [words[0], "mlp", words[0], words[0], words[1], "mlp"]
+        assert decoder_config(hf("NemotronHForCausalLM", layers_block_type=listed, num_hidden_layers="absent")) == pattern
+    names = {source.name for rule in weight_rules(pattern) for source in rule.sources}
+    assert {f"backbone.layers.{block}.norm.weight" for block in range(6)} <= names
+    assert {name for name in names if "up_proj" in name} == {f"backbone.layers.{block}.mixer.up_proj.weight" for block in (1, 5)}
+    assert {name for name in names if "A_log" in name} == {f"backbone.layers.{block}.mixer.A_log" for block in (0, 2, 3)}
+    assert {"backbone.layers.4.mixer.q_proj.weight", "backbone.embeddings.weight", "backbone.norm_f.weight"} <= names
+    assert decoder_config(hf("NemotronHForCausalLM", hybrid_override_pattern="*-*-*-", num_hidden_layers=6)).ffn_sizes == ()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "error", "message"),
+    [
+        ("Qwen3NextForCausalLM", {"layer_types": ["full_attention"] * 2}, CheckpointError, "2 entries for 3 layers"),
+        ("Qwen3NextForCausalLM", {"layer_types": ["linear_attention"] * 3}, CheckpointError, "no full_attention"),
+        ("Qwen3NextForCausalLM", {"layer_types": ["rwkv"] * 3}, UnsupportedModelError, "supported are linear_attention, full"),
+        ("Qwen3_5ForCausalLM", {"full_attention_interval": 3, "linear_num_value_heads": 24}, CheckpointError, "24 and 16"),
+        ("Qwen3_5ForCausalLM", {"full_attention_interval": 3, "linear_conv_kernel_dim": 1}, CheckpointError, "2 or more"),
+        ("Lfm2ForCausalLM", {"layer_types": ["conv"] * 3}, CheckpointError, "no full_attention"),
+        ("Lfm2ForCausalLM", {"layer_types": ["conv"]}, CheckpointError, "1 entries for 3 layers"),
+        ("Lfm2ForCausalLM", {"conv_bias": True}, UnsupportedModelError, "add no bias"),
+        ("Lfm2ForCausalLM", {"conv_L_cache": 1}, CheckpointError, "2 or more, got 1"),
+        ("GraniteMoeHybridForCausalLM", {"mamba_n_heads": 8}, CheckpointError, "no attention"),
+        ("GraniteMoeHybridForCausalLM", {"layer_types": ["mlp"] * 3}, UnsupportedModelError, "supported are mamba"),
+        ("GraniteMoeHybridForCausalLM", {"mamba_n_heads": 7}, CheckpointError, "mamba_n_heads=7 must be a multiple"),
+        ("GraniteMoeHybridForCausalLM", {"mamba_proj_bias": True}, UnsupportedModelError, "add no bias"),
+        ("GraniteMoeHybridForCausalLM", {"position_embedding_type": "alibi"}, UnsupportedModelError, "rope and nope"),
+        ("GraniteMoeHybridForCausalLM", {"time_step_limit": [0.1]}, CheckpointError, "two numbers"),
+        ("NemotronHForCausalLM", {}, CheckpointError, "lacks layers_block_type or hybrid_override_pattern"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": ""}, CheckpointError, "hybrid_override_pattern is empty"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "M*"}, CheckpointError, "2 entries for 3 layers"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "M-M"}, CheckpointError, "no attention"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "ME*"}, UnsupportedModelError, "experts without a gate are not"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "-M*"}, UnsupportedModelError, "behind a state space or attention"),
+        (
+            "NemotronHForCausalLM",
+            {"layers_block_type": ["attention", "mlp", "mlp"]},
+            UnsupportedModelError,
+            "an MLP comes behind",
+        ),
+        ("NemotronHForCausalLM", {**MSTAR, "use_bias": True}, UnsupportedModelError, "use_bias"),
+        ("NemotronHForCausalLM", {**MSTAR, "mlp_hidden_act": "silu"}, UnsupportedModelError, "mlp_hidden_act"),
+        ("NemotronHForCausalLM", {**MSTAR, "mamba_hidden_act": "gelu"}, UnsupportedModelError, "mamba_hidden_act"),
+        ("NemotronHForCausalLM", {**MSTAR, "sliding_window": 64}, UnsupportedModelError, "sliding_window"),
+        ("NemotronHForCausalLM", {**MSTAR, "n_groups": 3}, CheckpointError, "mamba_num_heads=128 must be a multiple"),
+    ],
+)
+def test_recurrent_layers_that_are_refused(architecture, changes, error, message):
+    layers = {"layer_types": ["mamba", "mamba", "attention"], "mamba_n_heads": 8} if architecture.startswith("Granite") else {}
+    if changes == {"mamba_n_heads": 8}:
+        layers = {}
+    with pytest.raises(error, match=message):
+        decoder_config(hf(architecture, **{**layers, **changes}))

@@ -9,9 +9,10 @@ import pytest
 
 from jaxserve.errors import ConfigError
 from jaxserve.models.binding import abstract_params, bind, param_axes, param_shardings
-from jaxserve.models.config import DecoderConfig, Latent, RopeConfig, Scales
+from jaxserve.models.config import DecoderConfig, Heads, Latent, Scales
+from jaxserve.models.positions import RopeConfig
 from jaxserve.models.registry import weight_rules
-from jaxserve.models.shards import cache_kv_heads, padded_vocab
+from jaxserve.models.shards import cache_layout, held_kv_heads, padded_vocab, require_scales
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
 
@@ -35,7 +36,22 @@ LATENT: dict[str, Any] = {
 }
 LATENT["latent"] = Latent(query_rank=72, kv_rank=80, nope_dim=24, rope_dim=8, value_dim=40)
 AFTER = {"norms": "after", "qk_norm": "all"}
-CHOICES = [{}, EVERYTHING, AROUND, AFTER, LATENT, {**LATENT, "latent": replace(LATENT["latent"], query_rank=None)}]
+# The second layer has heads of its own, and its values are its keys; or it attends to what the first one does.
+HEADS = (Heads(kv_heads=4, head_dim=6), Heads(kv_heads=1, head_dim=12, values_are_keys=True))
+GEMMA4: dict[str, Any] = {"architecture": "Gemma4ForCausalLM", "norms": "around", "qk_norm": "head", "activation": "gelu_tanh"}
+GEMMA4 |= {"tie_embeddings": True, "value_norm": True, "layer_scales": True}
+UNLIKE = {**GEMMA4, "heads": HEADS, "layer_input": 8}
+SHARING = {**GEMMA4, "kv_sources": (0, 0), "ffn_sizes": (40, 80)}
+CHOICES = [
+    {},
+    EVERYTHING,
+    AROUND,
+    AFTER,
+    LATENT,
+    {**LATENT, "latent": replace(LATENT["latent"], query_rank=None)},
+    UNLIKE,
+    SHARING,
+]
 
 
 def config(**changes) -> DecoderConfig:
@@ -102,9 +118,32 @@ def test_indivisible_meshes_are_refused_by_name(shards, named):
 @pytest.mark.parametrize(("shards", "heads"), [(1, 4), (4, 4), (8, 8)])
 def test_fewer_kv_heads_than_devices_are_repeated(shards, heads):
     decoder = config()
-    assert cache_kv_heads(decoder, shards) == heads
+    assert held_kv_heads(decoder.num_kv_heads, shards) == heads
     packed = abstract_params(decoder, "float32", shards)["layers"]["0"]["attention"]["qkv"]
     assert packed.shape == (32, shards, (8 + 2 * heads) // shards * 6)
+
+
+def test_keys_of_other_layers_count_once():
+    decoder = config(**{**SHARING, "num_layers": 4, "windows": (8, None, None, 8), "kv_sources": (0, 1, 1, 0)})
+    assert decoder.cache_windows == (8, None)
+    assert decoder.cache_numbers == (0, 1, 1, 0)
+    assert decoder.first(2).kv_sources == (0, 1)
+    assert config().cache_numbers == (0, 1)
+
+
+def test_layers_with_other_heads_have_room_in_the_pages_of_the_largest():
+    layouts = [cache_layout(config(**UNLIKE), shards) for shards in (1, 4, 8)]
+    assert layouts == [(2, 4, 6), (2, 4, 12), (2, 8, 12)], "repeated heads may be the larger ones"
+    odd = (HEADS[0], Heads(kv_heads=1, head_dim=14))
+    with pytest.raises(ConfigError, match="4 KV heads of 6 and 1 of 14"):
+        abstract_params(config(**{**UNLIKE, "heads": odd}), "float32")
+
+
+def test_a_quantized_cache_is_refused_where_layers_differ_in_heads():
+    require_scales(config())
+    with pytest.raises(ConfigError, match=r"different KV heads \(4 of 6 and 1 of 12\)") as caught:
+        require_scales(config(**UNLIKE))
+    assert caught.value.param == "kv_cache_dtype"
 
 
 def test_padding_of_the_vocabulary_has_no_logits():

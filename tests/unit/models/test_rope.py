@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxserve.models.config import RopeConfig
+from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope import inverse_frequencies, rotation
 from pallas_kernels.rotate_and_write import rotate
 
@@ -37,6 +37,14 @@ def test_llama3_keeps_short_waves_and_stretches_long_ones():
     middle = (wavelength > 16) & (wavelength < 64)
     assert middle.any()
     assert ((scaled < plain) & (scaled > plain / 8))[middle].all()
+
+
+def test_proportional_rotates_the_first_of_all_pairs():
+    part = inverse_frequencies(RopeConfig(kind="proportional", rotated_dims=6, factor=2.0), D)
+    np.testing.assert_allclose(part[:3], inverse_frequencies(DEFAULT, D)[:3] / 2, rtol=1e-6)
+    np.testing.assert_array_equal(part[3:], np.zeros(D // 2 - 3))
+    whole = inverse_frequencies(RopeConfig(kind="proportional"), D)
+    np.testing.assert_array_equal(whole, inverse_frequencies(DEFAULT, D))
 
 
 @pytest.mark.parametrize("truncate", [True, False])

@@ -48,7 +48,7 @@ def check(hf: dict[str, Any]) -> None:
     assert plan.weight_bytes == plan.weight_bytes_device == held.weights
     token = PAGE_SIZE * plan.kv_token_bytes
     assert token == PAGE_SIZE * plan.kv_token_bytes_device
-    assert token * group_layers(plan.shape.windows).size == held.page * decoder.num_layers, "a page is of a group of layers"
+    assert token * group_layers(decoder.cache_windows).size == held.page * len(decoder.cache_windows), "a page is of a group"
 
 
 def divides(name: str, tp: int) -> bool:
@@ -104,8 +104,22 @@ def test_pages_and_scales_of_a_cache(name: str, tp: int, kv_format: KvFormat, kv
     hf = read_hf_config(DATA / name)
     decoder, plan = decoder_config(hf), layout(hf, tp, kv_dtype=kv_format)
     page = count_bytes(decoder, make_mesh(tp), EngineConfig(), "bfloat16", kv_dtype).page
-    assert PAGE_SIZE * plan.kv_layer_bytes(tp) * group_layers(plan.shape.windows).size == page
-    assert plan.kv_token_bytes_device == plan.kv_layer_bytes(tp) * decoder.num_layers
+    assert PAGE_SIZE * plan.kv_layer_bytes(tp) * group_layers(plan.shape.cache_windows).size == page
+    assert plan.kv_token_bytes_device == plan.kv_layer_bytes(tp) * len(decoder.cache_windows)
+
+
+RECURRENT = [name for name in NAMES if decoder_config(read_hf_config(DATA / name)).recurrent is not None]
+
+
+@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in RECURRENT for tp in (1, 2) if divides(name, tp)])
+def test_recurrent_states(name: str, tp: int) -> None:
+    """Every place of a larger table is as large as is planned."""
+    hf = read_hf_config(DATA / name)
+    few, many = (
+        count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16").state
+        for config in (EngineConfig.from_settings({"state_snapshots": count}) for count in (10, 17))
+    )
+    assert many - few == 7 * layout(hf, tp).state_bytes_device
 
 
 @pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (2, 4, 8) if divides(name, tp)])
@@ -116,7 +130,7 @@ def test_matrices_in_fp8_on_several_devices(name: str, tp: int) -> None:
     plan = layout(hf, tp, "fp8")
     wide = [part for part in plan.shape.parts if part.quantized and not part.scales]
     assert {part.name for part in wide} <= {"routed experts", "absorbed projections"}
-    more = sum(part.on_device(tp, plan.shape.num_kv_heads) for part in wide)
+    more = sum(part.on_device(tp) for part in wide)
     assert plan.weight_bytes_device + more == held.weights
     assert plan.part_bytes(plan.shape.parts[-1]) == 2 * plan.shape.parts[-1].count
 

@@ -47,6 +47,59 @@ def test_counts_as_the_engine_does(kind: str, architecture: str, fields: dict[st
     assert (shape.num_kv_heads, shape.head_dim) == (engine.num_kv_heads, engine.head_dim)
 
 
+GEMMA4: dict[str, dict[str, Any]] = {
+    "E2B": {
+        "hidden_size": 1536,
+        "num_hidden_layers": 35,
+        "num_key_value_heads": 1,
+        "intermediate_size": 6144,
+        "num_kv_shared_layers": 20,
+        "use_double_wide_mlp": True,
+        "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+    },
+    "26B-A4B": {
+        "hidden_size": 2816,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True,
+        "intermediate_size": 2112,
+        "enable_moe_block": True,
+        "num_experts": 128,
+        "top_k_experts": 8,
+        "moe_intermediate_size": 704,
+        "hidden_size_per_layer_input": 0,
+    },
+    "31B": {
+        "hidden_size": 5376,
+        "num_hidden_layers": 60,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "num_global_key_value_heads": 4,
+        "attention_k_eq_v": True,
+        "intermediate_size": 21504,
+        "hidden_size_per_layer_input": 0,
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "billions", "active"), [("E2B", 4.63, 2.3), ("26B-A4B", 25.2, 3.8), ("31B", 30.7, 30.7)])
+def test_gemma4_has_as_many_parameters_as_its_card_says(name: str, billions: float, active: float) -> None:
+    """E2B's card counts its encoders of images and sound besides."""
+    shape = shape_from_hf({"model_type": "gemma4_text", **GEMMA4[name]}, name)
+    assert shape.num_parameters / 1e9 == pytest.approx(billions, abs=0.05)
+    assert shape.num_active / 1e9 == pytest.approx(active, abs=0.05)
+
+
+def test_a_layer_reads_its_own_heads_and_holds_the_largest() -> None:
+    shape = shape_from_hf({"model_type": "gemma4_text", **GEMMA4["31B"]}, "31B")
+    local, whole = shape.layer_heads[0], shape.layer_heads[-1]
+    assert (shape.read_values(local, 1), shape.read_values(whole, 1)) == (2 * 16 * 256, 2 * 4 * 512)
+    assert shape.kv_values() == shape.kv_values(1) == 2 * 16 * 256
+    assert shape.attention_flops(whole, decode=True) == 2 * shape.attention_flops(local, decode=True)
+    assert shape.seen(10000, lambda heads: heads.head_dim) == 50 * 512 * 256 + 10 * 10000 * 512
+
+
 def test_gpt_oss_alternates_windows_unless_told() -> None:
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 128}
     assert shape_from_hf(hf("gpt_oss", **experts), "x").windows == (128, None, 128, None)

@@ -26,6 +26,7 @@ PUBLISHED = {
     "mixtral-8x7b": 46.70,
     "deepseek-v3": 671.03,
     "gpt-oss-120b": 116.83,
+    "qwen3-next-80b-a3b": 79.67,  # 81.3 with its module for multi-token prediction
 }
 ACTIVE = {"qwen3-moe": 3.0, "qwen3-235b-a22b": 22, "mixtral-8x7b": 12.9, "deepseek-v3": 37, "gpt-oss-120b": 5.1}
 
@@ -64,7 +65,7 @@ def test_kv_heads_are_split_and_then_copied(tp: int, heads: int) -> None:
 def test_keys_and_values_are_copied_with_their_heads() -> None:
     shape = catalogue.model("qwen3-235b-a22b")  # 4 KV heads
     part = next(part for part in shape.parts if part.name == "keys and values")
-    assert part.on_device(8, shape.num_kv_heads) == part.count / 4
+    assert part.on_device(8) == part.count / 4
 
 
 def brute_force(shape: ModelShape, prompt: int) -> int:

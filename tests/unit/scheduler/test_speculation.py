@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.state_pool import StatePool
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.states import StatePlaces
 from jaxserve.engine.core import EngineCore
 from jaxserve.scheduler import constraints
 from jaxserve.scheduler.scheduler import Scheduler
@@ -71,7 +73,10 @@ class Engine:
 
     def __init__(self, drafter, windows=(None,), *, num_pages=101, budget=16, overlap=True, swap=0):
         config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=budget, growth_reserve=0.0, itl_target_ms=0.0)
-        cache = KVCache(num_pages, PAGE, prefix_caching=True, windows=windows, max_chunk=budget)
+        recurrent = windows == (None,) and not swap  # beside pages, which tell the same of drafts that were wrong
+        states = StatePlaces(ROWS, 1 + DRAFTS, 5, 2 * PAGE) if recurrent else None
+        pool = None if states is None else StatePool(states)
+        cache = KVCache(num_pages, PAGE, prefix_caching=True, windows=windows, max_chunk=budget, states=pool)
         self.clock = VirtualClock()
         guesses = DRAFTS if drafter in ON_DEVICE else 0
         self.executor = HashExecutor(
@@ -84,6 +89,7 @@ class Engine:
             guesses=guesses,
             wrong=ON_DEVICE.get(drafter, 0.0),
             suppresses=True,
+            states=states,
         )
         self.drafter = DRAFTERS.get(drafter, Prophet)(windows)
         speculation = (

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxserve.cache.kv_cache import KVCache, SequencePages
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.sequence_pages import SequencePages
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.step.plan import MoveKind
 from tests.support.bench import Bench, family, request

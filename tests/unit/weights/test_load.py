@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from functools import reduce
@@ -15,10 +17,12 @@ from safetensors.numpy import save_file
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.binding import abstract_params
+from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.models.rules import Packing
 from jaxserve.weights import checkpoint, load
+from jaxserve.weights.check import check_tensors
 from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
@@ -26,6 +30,7 @@ from jaxserve.weights.packing import read_block
 from jaxserve.weights.safetensors import SafetensorsCheckpoint
 from jaxserve.weights.transpose import put_transposed
 from sharding import make_mesh
+from tests.golden.reading import DATA
 
 HF = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 101, "hidden_size": 16, "intermediate_size": 24}
 HF |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
@@ -154,6 +159,20 @@ def test_tied_head_and_stored_frequencies_are_ignored(tmp_path):
     }
     params = load_params(write(tmp_path, arrays | extra), decoder, make_mesh(1), "float32")
     assert "head" not in params
+
+
+def test_keys_that_a_layer_does_not_read_are_ignored():
+    """Published Gemma 4 files have them; those of a layer with keys of its own are needed."""
+    config = decoder_config(read_hf_config(DATA / "gemma4-shared"))
+    rules = weight_rules(config)
+    shapes = {source.name: source.stored_shape for rule in rules for source in rule.sources}
+    assert config.kv_source(5) == 1
+    for unread in ("k_proj", "v_proj", "k_norm"):
+        shapes[f"model.layers.5.self_attn.{unread}.weight"] = (7,)
+    check_tensors(config, rules, shapes, dict.fromkeys(shapes, "bfloat16"))
+    shapes["model.layers.1.self_attn.k_norm.bias"] = (7,)
+    with pytest.raises(CheckpointError, match=r"1 unexpected: model\.layers\.1\.self_attn\.k_norm\.bias"):
+        check_tensors(config, rules, shapes, dict.fromkeys(shapes, "bfloat16"))
 
 
 def test_one_error_lists_everything_that_does_not_fit(tmp_path):
@@ -374,3 +393,10 @@ def test_transposition(data):
     vector = np.full(rows, -1, wanted)
     put_transposed(vector, part[:, 0] if columns else vector)
     np.testing.assert_array_equal(vector, part[:, 0].astype(wanted) if columns else vector)
+
+
+def test_threads_that_load_may_take_turns_at_any_moment() -> None:
+    """Without `_walk_devices` one of three such processes crashes."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.support.load_in_turns", str(DATA / "llama-tied")]
+    done = subprocess.run(command, cwd=DATA.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,38 @@
+"""The implementations of gated_linear_attention, preferred first."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+
+from pallas_kernels.gated_linear_attention import xla
+from pallas_kernels.gated_linear_attention.problem import LinearOptions, LinearProblem
+from pallas_kernels.registry import Implementation
+from pallas_kernels.state_rows import StateRows
+
+
+class GatedLinearAttention(Protocol):
+    """The operation after its arguments were checked; see api.py."""
+
+    def __call__(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        decay: jax.Array,
+        beta: jax.Array,
+        states: jax.Array,
+        rows: StateRows,
+        *,
+        layer: int,
+        options: LinearOptions,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Attend."""
+        ...
+
+
+IMPLEMENTATIONS: tuple[Implementation[GatedLinearAttention, LinearProblem], ...] = (
+    Implementation("xla", xla.gated_linear_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
+)
+NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

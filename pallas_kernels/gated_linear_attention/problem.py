@@ -1,0 +1,37 @@
+"""What gated_linear_attention computes, and what its implementations are chosen by."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+
+class LinearOptions(NamedTuple):
+    """Which recurrence.
+
+    Attributes:
+        delta: whether what the state already predicts for a key is taken from its value first (the delta rule).
+        scale: multiplies the queries.
+        l2_norm: whether queries and keys are divided by their length first.
+    """
+
+    delta: bool
+    scale: float = 1.0
+    l2_norm: bool = False
+
+
+NORM_EPS = 1e-6  # added to the squared length of queries and keys
+
+
+class LinearProblem(NamedTuple):
+    """A call: the dtype of q, k and v, its sizes (see api.py) and options."""
+
+    dtype: jnp.dtype
+    tokens: int
+    rows: int
+    key_heads: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    options: LinearOptions
