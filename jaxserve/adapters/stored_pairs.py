@@ -20,7 +20,7 @@ from jaxserve.weights.checkpoint import Block
 
 Shape = tuple[int, ...]
 _EXPERTS = re.compile(r"(?P<layer>.+?)(?P<block>\.mlp|\.block_sparse_moe)?\.experts\..+")
-_PARAMETERS = {"gate_up": "gate_up_proj", "down": "down_proj"}
+_PARAMETERS = {"gate_up": "gate_up_proj", "up": "up_proj", "down": "down_proj"}
 _WRAPPED = ("", ".base_layer")
 
 

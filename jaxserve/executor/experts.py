@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.models.adapted import Lora
 from jaxserve.models.adapted_experts import LORA_AXES, ExpertLoras
-from jaxserve.models.experts import AXES, ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
+from jaxserve.models.experts import AXES, Activate, ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
 from pallas_kernels.add_lora import add_lora
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.matmul import Matrix, part_of
@@ -42,8 +42,8 @@ class ShardedDispatch:
         self._kernels = kernels
         self._target = Target.of(mesh.devices.flat[0])
 
-    def __call__(self, layer: int, routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str) -> jax.Array:
-        experts, count = routed_tokens.routed.experts, weights.gate_up.shape[0]
+    def __call__(self, layer: int, routed_tokens: RoutedTokens, weights: ExpertWeights, activate: Activate) -> jax.Array:
+        experts, count = routed_tokens.routed.experts, weights.up.shape[0]
         self.routed.append(experts)
         real = jnp.arange(experts.shape[0], dtype=jnp.int32)[:, None] < self._tokens
         experts = jnp.where(real, experts, count)
@@ -54,14 +54,14 @@ class ShardedDispatch:
 
         def dispatch(routed_tokens: RoutedTokens, weights: ExpertWeights, sizes: jax.Array) -> jax.Array:
             weights = _parts(weights)
-            here = weights.gate_up.shape[0]
+            here = weights.up.shape[0]
             first = jax.lax.axis_index(EXPERT).astype(jnp.int32) * here
             mine = jax.lax.dynamic_slice_in_dim(sizes, first, here)
             likely = max(experts.size * here // count, 1)
             kernel = kernel_of(self._kernels.grouped_matmul, layer)
             matmul = partial(grouped_matmul, dtype=dtype, expected_rows=likely, implementation=kernel, target=self._target)
             add = partial(add_lora, target=self._target)
-            part = apply_experts(routed_tokens, weights, first, mine, activation, matmul, add)
+            part = apply_experts(routed_tokens, weights, first, mine, activate, matmul, add)
             if shards_of(self._mesh) == 1:
                 return part
             summed: jax.Array = jax.lax.psum(part.astype(exchanged), LAYER_AXES)
@@ -84,9 +84,9 @@ class ShardedDispatch:
 
 def _parts(weights: ExpertWeights) -> ExpertWeights:
     """With what this device has of the shared expert's matrices: the sum over the devices is the dispatch's."""
-    shared = (weights.shared_gate_up, weights.shared_down)
-    gate_up, down = (None if matrix is None else part_of(matrix) for matrix in shared)
-    return weights._replace(shared_gate_up=gate_up, shared_down=down)
+    shared = (weights.shared_up, weights.shared_down)
+    up, down = (None if matrix is None else part_of(matrix) for matrix in shared)
+    return weights._replace(shared_up=up, shared_down=down)
 
 
 def _specs(weights: ExpertWeights) -> Any:

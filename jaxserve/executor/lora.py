@@ -90,7 +90,7 @@ def abstract_loras(config: DecoderConfig, mesh: Mesh, dtype: str, shape: LoraSha
 def _specs(rule: WeightRule, b: tuple[int, ...], mesh: Mesh) -> tuple[PartitionSpec, PartitionSpec]:
     """Of a and of each b, which is of such a shape."""
     if rule.stack is not None:
-        axes = LORA_AXES[rule.path[-1]]
+        axes = LORA_AXES["down" if rule.path[-1] == "down" else "up"]
         return partition_spec(axes.a), partition_spec(axes.b)
     if rule.packing is Packing.ROWS:
         return PartitionSpec(None, None, LAYER_AXES), EVERYWHERE

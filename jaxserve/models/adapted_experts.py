@@ -36,24 +36,24 @@ class ExpertLoras(NamedTuple):
     """The adapters of a layer's experts, in S slots, or what one device has of them: of X experts, in s parts.
 
     Attributes:
-        gate_up: a [S, X, 2R, E], b [S, X, R, s, F/s] of gate and of up; None if adapters do not change routed experts.
+        up: a [S, X, 2R, E], b [S, X, R, s, F/s] of gate and of up; None if adapters do not change routed experts.
         down: a [S, X, R, s, F/s], b [S, X, R, E]; likewise.
-        shared_gate_up, shared_down: of the expert that every token visits, as of a dense MLP; None without one.
+        shared_up, shared_down: of the expert that every token visits, as of a dense MLP; None without one.
         tokens: int32[S], how many of the step's tokens each slot has.
     """
 
-    gate_up: Lora | None
+    up: Lora | None
     down: Lora | None
-    shared_gate_up: Lora | None
+    shared_up: Lora | None
     shared_down: Lora | None
     tokens: jax.Array
 
 
 LORA_AXES: Mapping[str, LoraAxes] = MappingProxyType(
     {
-        "gate_up": LoraAxes((None, "experts", None, "embed"), (None, "experts", None, "expert_ffn", None)),
+        "up": LoraAxes((None, "experts", None, "embed"), (None, "experts", None, "expert_ffn", None)),
         "down": LoraAxes((None, "experts", None, "expert_ffn", None), (None, "experts", None, "embed")),
-        "shared_gate_up": LoraAxes((None, None, "embed"), (None, None, "ffn", None)),
+        "shared_up": LoraAxes((None, None, "embed"), (None, None, "ffn", None)),
         "shared_down": LoraAxes((None, None, "ffn", None), (None, None, "embed")),
     }
 )
@@ -87,10 +87,10 @@ class AdaptedVisits:
     def __init__(
         self, loras: ExpertLoras, experts: jax.Array, sizes: jax.Array, inverse: jax.Array, active: int, add: AddLora
     ) -> None:
-        assert loras.gate_up is not None
+        assert loras.up is not None
         assert loras.down is not None
-        self._gate_up, self._down, self._active, self._add = loras.gate_up, loras.down, active, add
-        slots, count = loras.gate_up.a.shape[:2]
+        self._up, self._down, self._active, self._add = loras.up, loras.down, active, add
+        slots, count = loras.up.a.shape[:2]
         visit = jnp.arange(experts.shape[0], dtype=jnp.int32)
         slot = jnp.sum(visit[:, None] // active >= jnp.cumsum(loras.tokens)[None], axis=1, dtype=jnp.int32)
         nobodys = slots * count
@@ -105,10 +105,10 @@ class AdaptedVisits:
         self._places = jnp.where(pairs == nobodys, behind, inverse + moved.at[pairs].get(mode="clip"))
         self._order = jnp.zeros_like(visit).at[self._places].set(visit, mode="promise_in_bounds", unique_indices=True)
 
-    def gate_up(self, x: jax.Array, order: jax.Array) -> jax.Array:
+    def up(self, x: jax.Array, order: jax.Array) -> jax.Array:
         """What is added to the first product: float32[N, s*2F/s] of tokens x[T, E], the visits in an order."""
-        both = self._added(x[self._order // self._active], self._gate_up)
-        parts, shards = len(self._gate_up.b), self._gate_up.b[0].shape[3]
+        both = self._added(x[self._order // self._active], self._up)
+        parts, shards = len(self._up.b), self._up.b[0].shape[3]
         # Matrix after matrix, each with all its shards, becomes shard after shard.
         both = both.reshape(len(both), parts, shards, -1).swapaxes(1, 2).reshape(len(both), -1)
         return both[self._places[order]]

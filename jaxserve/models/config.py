@@ -77,6 +77,7 @@ class Experts:
         shared_ffn_size: F of the expert that every token visits; 0 for none.
         shared_gate: the shared expert's output is multiplied by a sigmoid of a projection of its input.
         apart: the shared expert and the routed ones together each have norms of their own, before and after.
+        latent_size: numbers of a token that routed experts see and make, between projections that all of them share; 0 for E.
     """
 
     count: int
@@ -87,13 +88,17 @@ class Experts:
     shared_ffn_size: int = 0
     shared_gate: bool = False
     apart: bool = False
+    latent_size: int = 0
 
-    def parameters(self, embed: int, *, bias: bool) -> int:
+    def parameters(self, embed: int, *, gated: bool, bias: bool) -> int:
         """Weights of one layer, the router's included; `bias` if each expert's projections add one."""
         routing = self.routing
         router = self.count * (embed + routing.bias + routing.correction + routing.scaled) + routing.scaled * embed
-        each = 3 * embed * self.ffn_size + bias * (2 * self.ffn_size + embed)
-        return router + self.count * each + 3 * embed * self.shared_ffn_size + self.shared_gate * embed
+        inner = 1 + gated
+        width = self.latent_size or embed
+        each = (inner + 1) * width * self.ffn_size + bias * (inner * self.ffn_size + width)
+        shared = (inner + 1) * embed * self.shared_ffn_size + self.shared_gate * embed
+        return router + self.count * each + shared + 2 * embed * self.latent_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +227,7 @@ class DecoderConfig:
         qkv_bias, output_bias, mlp_bias: which projections add a bias.
         qk_norm: queries and keys are normalised before rotation, per head or over all heads together; None for not at all.
         activation: of the MLP's gate; "swiglu_clamped" is gpt-oss's, which bounds gate and up and adds 1 to up.
-        gated: whether MLPs have a gate; without one the activation is of all that goes up.
+        gated: whether MLPs and experts have a gate; without one the activation is of all that goes up.
         experts: which layers have experts instead of an MLP of `ffn_size`, and how they are chosen; None for a dense model.
         latent: the attention's projections, where it caches a latent; None where it caches keys and values.
         sinks: each query head has a logit of its own that every token attends to, without a value.
@@ -445,6 +450,6 @@ class DecoderConfig:
     def _mlp_parameters(self, layer: int) -> int:
         embed, ffn, experts = self.hidden_size, self.ffn_of(layer), self.experts_of(layer)
         if experts is not None:
-            return experts.parameters(embed, bias=self.mlp_bias)
+            return experts.parameters(embed, gated=self.gated, bias=self.mlp_bias)
         inner = 1 + self.gated
         return (inner + 1) * embed * ffn + self.mlp_bias * (inner * ffn + embed)

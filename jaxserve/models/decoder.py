@@ -20,7 +20,7 @@ from jaxserve.models.fed import FedInput, JoinedInput, entry_of
 from jaxserve.models.latent_attention import LatentAttention
 from jaxserve.models.layer_input import LayerInput, LayerInputs
 from jaxserve.models.mamba import MambaMixer
-from jaxserve.models.mlp import GatedMLP
+from jaxserve.models.mlp import GatedMLP, mlp_of
 from jaxserve.models.norm import LayerScales, Norms
 from jaxserve.models.parameter import Parameter
 from jaxserve.models.positions import RopeConfig
@@ -151,8 +151,7 @@ def _mlp(config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> Ga
         return None
     if (experts := config.experts_of(layer)) is not None:
         return Experts(config, experts, layer, shards, dtype)
-    sized = replace(config, ffn_size=config.ffn_of(layer))
-    return GatedMLP(sized, shards, dtype) if config.gated else MLP(sized, shards, dtype)
+    return mlp_of(replace(config, ffn_size=config.ffn_of(layer)), shards, dtype)
 
 
 class Decoder(nnx.Module):

@@ -8,10 +8,12 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import Packing, Path, WeightRule
 
-_PARTS: frozenset[Path] = frozenset({("attention", "qkv"), ("attention", "down"), ("attention", "query"), ("attention", "out")})
+_PARTS: frozenset[Path] = frozenset({("attention", "qkv"), ("attention", "query"), ("attention", "out")})
 _PARTS |= {("attention", "inputs"), ("attention", "gates")}
-_PARTS |= {("mlp", "gate_up"), ("mlp", "up"), ("mlp", "down"), ("mlp", "shared", "gate_up"), ("mlp", "shared", "down")}
-_EXPERTS: frozenset[Path] = frozenset({("mlp", "gate_up"), ("mlp", "down")})
+_PARTS |= {("mlp", *shared, name) for shared in ((), ("shared",)) for name in ("gate_up", "up", "down")}
+_WHOLE: frozenset[Path] = frozenset({("attention", "down"), ("mlp", "latent", "down"), ("mlp", "latent", "up")})
+_PARTS |= _WHOLE
+_EXPERTS: frozenset[Path] = frozenset({("mlp", "gate_up"), ("mlp", "up"), ("mlp", "down")})
 
 
 class LoraArrays(NamedTuple):
@@ -46,5 +48,5 @@ def lora_arrays(rule: WeightRule, shards: int, rank: int) -> LoraArrays:
 
 
 def _is_whole(rule: WeightRule) -> bool:
-    """Whether every device has all of it: the projection to latents."""
-    return rule.path[2:] == ("attention", "down")
+    """Whether every device has all of it: a projection to latents, or from those of experts."""
+    return rule.path[2:] in _WHOLE

@@ -21,6 +21,7 @@ from jaxserve.models.parameter import (
     project_rows,
     rounding,
 )
+from jaxserve.models.ungated_mlp import MLP
 from pallas_kernels.round_rows import Rounded
 
 CLAMP, SHARPNESS = 7.0, 1.702  # of "swiglu_clamped"
@@ -76,3 +77,8 @@ class GatedMLP(nnx.Module):
             return project_rows(project_gated(x, self.gate_up, activation), self.down, self.down_bias)
         gate, up = jnp.split(project_columns(x, self.gate_up, self.gate_up_bias, rounded=False), 2, axis=-1)
         return project_rows(activation(gate, up).astype(x.dtype), self.down, self.down_bias)
+
+
+def mlp_of(config: DecoderConfig, shards: int, dtype: jnp.dtype) -> GatedMLP | MLP:
+    """An MLP of `ffn_size`, with a gate if the config has them."""
+    return GatedMLP(config, shards, dtype) if config.gated else MLP(config, shards, dtype)

@@ -17,11 +17,13 @@ def adapter_bytes_device(shape: ModelShape, tp: int, slots: LoraShape) -> int:
     """
     numbers = sum(_attention(shape, tp, *layer) for layer in zip(shape.layer_heads, shape.kept, strict=True))
     numbers += shape.recurrent_layers * _recurrent(shape, tp)
-    numbers += sum(layers * _mlp(shape, ffn // tp) for ffn, layers in shape.dense_sizes.items())
+    embed = shape.hidden_size
+    numbers += sum(layers * _mlp(shape, embed, ffn // tp) for ffn, layers in shape.dense_sizes.items())
     if (moe := shape.experts) is not None:
-        each = moe.count * _mlp(shape, moe.ffn_size // tp) if slots.experts else 0
-        shared = _mlp(shape, moe.shared_ffn_size // tp) if moe.shared_ffn_size else 0
-        numbers += sum(moe.layers) * (each + shared)
+        each = moe.count * _mlp(shape, moe.latent_size or embed, moe.ffn_size // tp) if slots.experts else 0
+        shared = _mlp(shape, embed, moe.shared_ffn_size // tp) if moe.shared_ffn_size else 0
+        latents = 2 * (embed + moe.latent_size) if moe.latent_size else 0
+        numbers += sum(moe.layers) * (each + shared + latents)
     return slots.slots * slots.rank * numbers * BYTES
 
 
@@ -50,5 +52,5 @@ def _recurrent(shape: ModelShape, tp: int) -> int:
     return net.stored_inputs * embed + outputs + net.values // tp + embed  # each matrix has an A of its own
 
 
-def _mlp(shape: ModelShape, ffn: int) -> int:
-    return (1 + shape.gated) * (shape.hidden_size + ffn) + ffn + shape.hidden_size
+def _mlp(shape: ModelShape, width: int, ffn: int) -> int:
+    return (1 + shape.gated) * (width + ffn) + ffn + width

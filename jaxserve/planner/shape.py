@@ -262,28 +262,34 @@ class ModelShape:
 
     def _mlp(self) -> tuple[Part, ...]:
         embed, moe, sizes = self.hidden_size, self.experts, self.dense_sizes
-        width = sum(layers * ffn for ffn, layers in sizes.items())
+        dense_width = sum(layers * ffn for ffn, layers in sizes.items())
         dense = (
             *(self._mlps("mlp", layers, ffn) for ffn, layers in sizes.items()),
-            Part("gate and up biases", self.mlp_bias * (1 + self.gated) * width, quantized=False, multiplied=False),
+            Part("gate and up biases", self.mlp_bias * (1 + self.gated) * dense_width, quantized=False, multiplied=False),
             Part("down biases", self.mlp_bias * self.dense_layers * embed, "none", False, multiplied=False),
         )
         if moe is None:
             return dense
         layers, routing = sum(moe.layers), moe.routing
         each = layers * moe.count
-        biased = each * self.mlp_bias
+        biased, inner, width = each * self.mlp_bias, 1 + self.gated, moe.latent_size or embed
         return (
             *dense,
-            Part("routed experts", each * 3 * embed * moe.ffn_size, use="routed"),
+            Part("routed experts", each * (inner + 1) * width * moe.ffn_size, use="routed"),
+            self._expert_latents(layers, moe.latent_size),
             self._mlps("shared expert", layers, moe.shared_ffn_size),
             Part("router", layers * embed * (moe.count + moe.shared_gate), "none", False),
             Part("router scales", layers * routing.scaled * (embed + moe.count), "none", False, multiplied=False),
             Part("router corrections", each * routing.correction, "none", False, multiplied=False, bits=32),
             Part("router biases", each * routing.bias, "none", False, multiplied=False),
-            Part("experts' gate and up biases", biased * 2 * moe.ffn_size, quantized=False, use="routed", multiplied=False),
+            Part("experts' gate and up biases", biased * inner * moe.ffn_size, quantized=False, use="routed", multiplied=False),
             Part("experts' down biases", biased * embed, "none", False, "routed", multiplied=False),
         )
+
+    def _expert_latents(self, layers: int, width: int) -> Part:
+        embed = self.hidden_size
+        matrices = ((layers * embed * width, embed), (layers * width * embed, width))
+        return _matrices("expert latents", matrices, (Part("scales", layers * (width + embed), "none", bits=32),), "none")
 
     def _mlps(self, name: str, layers: int, ffn: int) -> Part:
         embed, width = self.hidden_size, (1 + self.gated) * layers * ffn

@@ -27,7 +27,7 @@ from pallas_kernels.matmul import Weight
 
 WORST = 16
 """How many of the matrices with the largest errors are rounded alone, and may be kept."""
-ROUTED = ("gate_up", "down")  # what routed experts call their matrices
+ROUTED = ("gate_up", "up", "down")  # what routed experts call their matrices
 Errors = Mapping[Path, Sums]
 """Of each unit of a selection."""
 

@@ -77,6 +77,12 @@ NEMOTRON_H: dict[str, Any] = {
     "chunk_size": 16,
     "time_step_min": 1e-12,
 }
+NEMOTRON_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 40,
+}
 CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 20.0}
 # Phi-3 at 256 positions: its frequencies for short and for long contexts, and heads of 16 of which 12 dimensions rotate.
 LONGROPE = {
@@ -779,6 +785,32 @@ CASES = (
             "n_groups": 1,
             "use_conv_bias": False,
             "mlp_bias": True,
+        },
+        dtype="bfloat16",
+    ),
+    Case(
+        "nemotron-h-experts",
+        "nemotron_h",
+        152,
+        {
+            **NEMOTRON_H,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention", "moe"],
+            **NEMOTRON_EXPERTS,
+            "n_group": 2,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.7,
+        },
+    ),
+    Case(
+        "nemotron-h-latent",
+        "nemotron_h",
+        153,
+        {
+            **NEMOTRON_H,
+            "layers_block_type": ["full_attention", "moe", "linear_attention", "linear_attention", "moe"],
+            **NEMOTRON_EXPERTS,
+            "moe_latent_size": 24,
+            "norm_topk_prob": False,
         },
         dtype="bfloat16",
     ),

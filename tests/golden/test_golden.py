@@ -75,6 +75,8 @@ MESHES = [
     ("granite4-dense", 4, 1),
     ("granite4-experts", 2, 2),
     ("nemotron-h-dense", 4, 1),
+    ("nemotron-h-experts", 2, 2),
+    ("nemotron-h-latent", 2, 2),
     ("qwen3-5-dense", 2, 1),
     ("qwen3-5-experts", 2, 1),
 ]

@@ -14,10 +14,9 @@ from jaxserve.models.encoder.norm import LayerNorms
 from jaxserve.models.encoder.score import PooledScore
 from jaxserve.models.encoder_config import EncoderConfig
 from jaxserve.models.experts import ExpertDispatch
-from jaxserve.models.mlp import GatedMLP
+from jaxserve.models.mlp import mlp_of
 from jaxserve.models.parameter import declare
 from jaxserve.models.rope import rotation
-from jaxserve.models.ungated_mlp import MLP
 from pallas_kernels.rotate_and_write import Rotation
 
 EMBEDDING_NORM = 0
@@ -28,7 +27,7 @@ class EncoderLayer(nnx.Module):
 
     def __init__(self, config: DecoderConfig, encoder: EncoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
         self.attention = Attention(config, layer, shards, dtype)
-        self.mlp = GatedMLP(config, shards, dtype) if config.gated else MLP(config, shards, dtype)
+        self.mlp = mlp_of(config, shards, dtype)
         self.norms_first = encoder.norms_first
         self.attention_norm, self.mlp_norm = encoder.norms_of(layer)
 

@@ -161,7 +161,7 @@ async def test_two_hundred_calls_that_are_cancelled(channel: grpc.aio.Channel) -
         await asyncio.gather(*(one(rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 3))) for _ in range(200)))
     after = await at_rest(channel)
     assert 0 < after.received - before.received <= 200
-    assert after.finished == before.finished
+    assert after.aborted > before.aborted  # not all: a busy client may cancel what has finished
     assert await text_of(channel)
 
 

@@ -413,6 +413,20 @@ def test_nemotron_h_has_an_mlp_behind_some_of_its_layers():
     assert decoder_config(hf("NemotronHForCausalLM", hybrid_override_pattern="*-*-*-", num_hidden_layers=6)).ffn_sizes == ()
 
 
+def test_nemotron_3_has_experts_without_gates():
+    mixed = decoder_config(hf("NemotronHForCausalLM", hybrid_override_pattern="MEM-*E", num_hidden_layers=6, moe_latent_size=8))
+    assert (mixed.ffn_sizes, mixed.gated) == ((0, 48, 0), False)
+    assert [mixed.has_mlp(layer) for layer in range(3)] == [True] * 3
+    assert mixed.experts is not None
+    assert (mixed.experts.layers, mixed.experts.latent_size) == ((True, False, True), 8)
+    assert (mixed.experts.routing.groups, mixed.experts.routing.scale, mixed.experts.routing.correction) == (1, 1.0, True)
+    shapes = {source.name: source.shape for rule in weight_rules(mixed) for source in rule.sources}
+    assert shapes["backbone.layers.5.mixer.experts.7.up_proj.weight"] == (7688, 8)
+    assert shapes["backbone.layers.1.mixer.shared_experts.up_proj.weight"] == (7688, 32)
+    assert shapes["backbone.layers.1.mixer.fc2_latent_proj.weight"] == (32, 8)
+    assert not any("gate_proj" in name for name in shapes)
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "error", "message"),
     [
@@ -435,13 +449,17 @@ def test_nemotron_h_has_an_mlp_behind_some_of_its_layers():
         ("NemotronHForCausalLM", {"hybrid_override_pattern": ""}, CheckpointError, "hybrid_override_pattern is empty"),
         ("NemotronHForCausalLM", {"hybrid_override_pattern": "M*"}, CheckpointError, "2 entries for 3 layers"),
         ("NemotronHForCausalLM", {"hybrid_override_pattern": "M-M"}, CheckpointError, "no attention"),
-        ("NemotronHForCausalLM", {"hybrid_override_pattern": "ME*"}, UnsupportedModelError, "experts without a gate are not"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "MX*"}, UnsupportedModelError, "supported are state spaces"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "EM*"}, UnsupportedModelError, "behind a state space or attention"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "ME*", "mlp_bias": True}, UnsupportedModelError, "mlp_bias"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "ME*", "n_shared_experts": 2}, UnsupportedModelError, "n_shared"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "ME*", "n_group": 3}, CheckpointError, "n_group=3 does not divide"),
         ("NemotronHForCausalLM", {"hybrid_override_pattern": "-M*"}, UnsupportedModelError, "behind a state space or attention"),
         (
             "NemotronHForCausalLM",
             {"layers_block_type": ["attention", "mlp", "mlp"]},
             UnsupportedModelError,
-            "an MLP comes behind",
+            "an MLP or experts come behind",
         ),
         ("NemotronHForCausalLM", {**MSTAR, "use_bias": True}, UnsupportedModelError, "use_bias"),
         ("NemotronHForCausalLM", {**MSTAR, "mlp_hidden_act": "silu"}, UnsupportedModelError, "mlp_hidden_act"),
