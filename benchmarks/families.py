@@ -49,6 +49,13 @@ _QWEN = {"num_experts": 8, "shared_expert_intermediate_size": 704}
 _DEEPSEEK = {"num_key_value_heads": 16, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
 _DEEPSEEK |= {"q_lora_rank": 384, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
 OWN: Mapping[str, dict[str, Any]] = {
+    "llama4_text": {
+        "head_dim": 64,
+        "num_local_experts": 8,
+        "intermediate_size": 704,
+        "intermediate_size_mlp": 2816,
+        "attention_chunk_size": 512,
+    },
     "gemma2": {"head_dim": 64},
     "gemma3_text": {"head_dim": 64},
     "gemma4_text": {

@@ -18,7 +18,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxserve.aot.target import Target as CompileTarget
 from jaxserve.executor.compile_cache import nothing_kept
-from jaxserve.models.experts import ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
+from jaxserve.models.experts import ExpertWeights, RoutedTokens, activate, apply_experts, tokens_per_expert
 from jaxserve.models.routing import Routed
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.grouped_matmul.mosaic_gpu_rows import list_tiles
@@ -77,20 +77,20 @@ def compiled(model: Model, tokens: int, device: jax.Device) -> str:
     """The layer's program for a device, but for the router."""
     array: Any = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))  # stands for arrays
     weights = ExpertWeights(
-        gate_up=array((model.experts, model.embed, 1, 2 * model.ffn), DTYPE),
-        gate_up_bias=None,
+        up=array((model.experts, model.embed, 1, 2 * model.ffn), DTYPE),
+        up_bias=None,
         down=array((model.experts, 1, model.ffn, model.embed), DTYPE),
-        shared_gate_up=None,
+        shared_up=None,
         shared_down=None,
     )
     choice = (tokens, model.active)
     chosen = Routed(array(choice, jnp.int32), array(choice, jnp.float32))
-    routed = RoutedTokens(array((tokens, model.embed), DTYPE), chosen, None)
+    routed = RoutedTokens(array((tokens, model.embed), DTYPE), chosen, None, None)
     matmul = partial(grouped_matmul, dtype=DTYPE, target=Target.of(device))
 
     def layer(routed: RoutedTokens, weights: ExpertWeights) -> jax.Array:
         sizes = tokens_per_expert(routed.routed.experts, model.experts)
-        return apply_experts(routed, weights, 0, sizes, "silu", matmul)
+        return apply_experts(routed, weights, 0, sizes, partial(activate, "silu", True), matmul)
 
     return str(jax.jit(layer).lower(routed, weights).compile().as_text())
 

@@ -30,6 +30,7 @@ class ModelFacts:
         windows: of each group of its layers.
         bidirectional: whether its tokens see those behind them: nothing is cached, and a prompt is computed in one step.
         recurrent: whether layers keep states of fixed size.
+        chunk: positions of the chunks that layers attend within; None if none does.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ModelFacts:
     windows: tuple[int | None, ...] = (None,)
     bidirectional: bool = False
     recurrent: bool = False
+    chunk: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,12 @@ def resolve(
         _check_uncached(config)
     if model.recurrent:
         _check_recurrent(config)
+    if model.chunk is not None and model.chunk % config.cache.page_size:
+        raise ConfigError(
+            f"page_size is {config.cache.page_size}, and layers attend within chunks of {model.chunk} tokens, which must be whole "
+            "pages",
+            param="page_size",
+        )
     dtype, kv_dtype = resolve_dtypes(config, model, devices)
     device_bytes = count_bytes(dtype, kv_dtype)
     max_model_len = _max_model_len(config, model)

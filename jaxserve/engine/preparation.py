@@ -226,6 +226,7 @@ def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) 
         windows=group_layers(decoder.cache_windows).windows,
         bidirectional=decoder.bidirectional,
         recurrent=decoder.recurrent is not None,
+        chunk=max(filter(None, decoder.windows), default=None) if decoder.chunked else None,
     )
 
 

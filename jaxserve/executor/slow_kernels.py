@@ -85,8 +85,9 @@ def _attention(
     """What the layers ask for on one device."""
     devices = mesh.devices.size
     layers = (layer for layer in range(config.num_layers) if kernel_of(named, layer) is None)
+    value_dim = None if config.latent is None else config.latent.kv_rank
     for window, own in dict.fromkeys((config.windows[layer], config.heads_of(layer)) for layer in layers):
-        value_dim = None if config.latent is None else config.latent.kv_rank
+        seen = None if config.chunked else window  # chunks are rows of their own
         for kind, tokens, rows in shapes:
             yield (
                 kind,
@@ -101,7 +102,7 @@ def _attention(
                     dtype=jnp.dtype(options.dtype if is_quantized(options.kv_dtype) else options.kv_dtype),
                     kv_dtype=jnp.dtype(options.kv_dtype),
                     scales_dtype=jnp.dtype(SCALES_DTYPE) if is_quantized(options.kv_dtype) else None,
-                    options=AttentionOptions(1.0, window, config.scales.attention_cap, value_dim),
+                    options=AttentionOptions(1.0, seen, config.scales.attention_cap, value_dim),
                     sinks=config.sinks,
                 ),
             )
@@ -119,9 +120,9 @@ def _experts(
     if experts is None or all(kernel_of(named, layer) for layer, has in enumerate(experts.layers) if has):
         return
     groups, dtype = mesh.shape[EXPERT], jnp.dtype(options.dtype)
-    width, embed = experts.ffn_size * groups // mesh.devices.size, config.hidden_size
+    width, embed = experts.ffn_size * groups // mesh.devices.size, experts.latent_size or config.hidden_size
     for kind, tokens, _ in shapes:
         rows = tokens * experts.active
-        for inputs, outputs in ((embed, 2 * width), (width, embed)):
+        for inputs, outputs in ((embed, (1 + config.gated) * width), (width, embed)):
             count = experts.count // groups
             yield kind, GroupedProblem(rows, count, inputs, outputs, dtype, dtype, max(rows // groups, 1))

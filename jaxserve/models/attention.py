@@ -82,10 +82,10 @@ class SharedKeys:
 
 
 class ScaledQueries:
-    """An Attend whose queries are multiplied by factors[T] of their positions; see `config.QueryScale`."""
+    """An Attend whose queries are in some layers multiplied by factors[T] of their positions; see `positions.QueryScale`."""
 
-    def __init__(self, attend: Attend, factors: jax.Array) -> None:
-        self._attend, self._factors = attend, factors[:, None, None]
+    def __init__(self, attend: Attend, factors: jax.Array, layers: Collection[int]) -> None:
+        self._attend, self._factors, self._layers = attend, factors[:, None, None], layers
 
     def __call__(
         self,
@@ -98,8 +98,9 @@ class ScaledQueries:
         sinks: jax.Array | None,
     ) -> jax.Array:
         """As Attend says."""
-        scaled = (q.astype(jnp.float32) * self._factors).astype(q.dtype)
-        return self._attend(layer, scaled, k, v, rope, options, sinks)
+        if layer in self._layers:
+            q = (q.astype(jnp.float32) * self._factors).astype(q.dtype)
+        return self._attend(layer, q, k, v, rope, options, sinks)
 
 
 class Attention(nnx.Module):
@@ -121,7 +122,7 @@ class Attention(nnx.Module):
         self.projected = (2 - own.values_are_keys) if kept else 0  # of keys and values
         self.gated = config.output_gate
         scale = config.scales.attention or self.head_dim**-0.5
-        self.options = AttentionOptions(scale, config.windows[layer], config.scales.attention_cap)
+        self.options = AttentionOptions(scale, soft_cap=config.scales.attention_cap, **config.seen_by(layer))
         columns = ((1 + self.gated) * self.heads + self.projected * self.kv_heads) // shards * self.head_dim
         embed = config.hidden_size
         rows = self.heads // shards * self.head_dim
@@ -131,6 +132,7 @@ class Attention(nnx.Module):
         self.out_bias = declare((embed,), ("embed",), dtype) if config.output_bias else None
         self.q_norm = _norm(self.heads, self.head_dim, config, shards, dtype)
         self.k_norm = _norm(self.kv_heads, self.head_dim, config, shards, dtype) if kept else None
+        self.qk_norm_eps = config.norm_eps if config.qk_norm == "rotated" and rope is not None else None
         self.v_norm_eps = config.norm_eps if config.value_norm else None
         self.sinks = declare((shards, self.heads // shards), ("heads", None), dtype) if config.sinks else None
 
@@ -145,6 +147,8 @@ class Attention(nnx.Module):
         sinks = None if self.sinks is None else self.sinks[...].reshape(-1)
         if self.q_norm is not None:
             q = self.q_norm(q)
+        if self.qk_norm_eps is not None:
+            q = unscaled_rms(q, self.qk_norm_eps)
         if rope is not None and self.interleaved:
             q = deinterleave(q, rope)
         if kv is None:
@@ -154,11 +158,13 @@ class Attention(nnx.Module):
             attended = attend.again(self.layer, self.source, q, self.options, sinks)
         else:
             k, v = kv if self.k_norm is None else (self.k_norm(kv[0]), kv[1])
+            if self.qk_norm_eps is not None:
+                k = unscaled_rms(k, self.qk_norm_eps)
             if rope is not None and self.interleaved:
                 k = deinterleave(k, rope)
             if self.v_norm_eps is not None:
                 v = unscaled_rms(v, self.v_norm_eps)
-            if rope is not None and (self.interleaved or self.q_norm is not None):
+            if rope is not None and (self.interleaved or self.q_norm is not None or self.qk_norm_eps is not None):
                 q, k, rope = rotate(q, rope), rotate(k, rope), None  # kernels of `attend` take slices of a product as they lie
             attended = attend(self.layer, q, k, v, rope, self.options, sinks)
         if gate is not None:
@@ -185,7 +191,7 @@ class Attention(nnx.Module):
 
 def _norm(heads: int, head_dim: int, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> RMSNorm | HeadsNorm | None:
     match config.qk_norm:
-        case None:
+        case None | "rotated":
             return None
         case "head":
             return RMSNorm(head_dim, "head_dim", config, dtype)

@@ -50,6 +50,7 @@ class Routing:
         groups: neighbouring experts form so many groups of one size.
         active_groups: only experts of that many groups, the best ones, can be chosen.
         group_score: what makes a group good: its best score, or the sum of its best two.
+        of_inputs: the weights multiply what the chosen experts are given, not what they make.
         scaled: the router has a norm of its own with a stored scale, and each expert's weight is multiplied by a stored number.
     """
 
@@ -61,6 +62,7 @@ class Routing:
     groups: int = 1
     active_groups: int = 1
     group_score: Literal["max", "top2"] = "max"
+    of_inputs: bool = False
     scaled: bool = False
 
 
@@ -225,7 +227,8 @@ class DecoderConfig:
         ropes: one entry a layer: its rotary embedding; None for a layer that knows no positions.
         tie_embeddings: the logits use the embedding table instead of a matrix of their own.
         qkv_bias, output_bias, mlp_bias: which projections add a bias.
-        qk_norm: queries and keys are normalised before rotation, per head or over all heads together; None for not at all.
+        qk_norm: queries and keys are normalised before rotation, per head or over all heads together; "rotated" for per head,
+            without stored scales, in layers that know positions; None for not at all.
         activation: of the MLP's gate; "swiglu_clamped" is gpt-oss's, which bounds gate and up and adds 1 to up.
         gated: whether MLPs and experts have a gate; without one the activation is of all that goes up.
         experts: which layers have experts instead of an MLP of `ffn_size`, and how they are chosen; None for a dense model.
@@ -234,6 +237,7 @@ class DecoderConfig:
         scales: constant factors and soft caps.
         windows: one entry a layer: how many of the latest positions a token sees, itself included; None for all. As many to the
             other side if it is `bidirectional`.
+        chunked: windows are chunks: a token sees those of its own, of as many positions, alone (Llama 4).
         max_position_embeddings: longest sequence the model is defined for.
         dtype: name of the checkpoint's dtype.
         eos_token_ids: tokens that end a sequence.
@@ -275,13 +279,14 @@ class DecoderConfig:
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
-    qk_norm: Literal["head", "all"] | None
+    qk_norm: Literal["head", "all", "rotated"] | None
     activation: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "swiglu_clamped"]
     experts: Experts | None = None
     latent: Latent | None = None
     sinks: bool = False
     scales: Scales = UNSCALED
     windows: tuple[int | None, ...]
+    chunked: bool = False
     max_position_embeddings: int
     dtype: str
     eos_token_ids: tuple[int, ...]
@@ -335,6 +340,10 @@ class DecoderConfig:
 
     def heads_of(self, layer: int) -> Heads:
         return self.heads[layer] if self.heads else Heads(kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+
+    def seen_by(self, layer: int) -> dict[str, int | None]:
+        """What a token of a layer sees, as `AttentionOptions` say it."""
+        return {"chunk" if self.chunked else "window": self.windows[layer]}
 
     def ffn_of(self, layer: int) -> int:
         """F of a layer's dense MLP; 0 for a layer without one."""
@@ -433,7 +442,7 @@ class DecoderConfig:
         if self.recurrent_of(layer) is not None:
             return 0
         heads, own = self.heads_of(layer), self.kv_source(layer) == layer
-        count = {None: 0, "head": 1 + own, "all": self.num_heads + heads.kv_heads}[self.qk_norm]
+        count = {None: 0, "rotated": 0, "head": 1 + own, "all": self.num_heads + heads.kv_heads}[self.qk_norm]
         return count * heads.head_dim
 
     def _attention_parameters(self, layer: int) -> int:

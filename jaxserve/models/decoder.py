@@ -227,7 +227,10 @@ class Decoder(nnx.Module):
     def attending(self, attend: Attend, positions: jax.Array) -> Attend:
         """What layers are to attend with, for queries at positions[T]."""
         scale = self.config.query_scale
-        return attend if scale is None else ScaledQueries(attend, query_factors(scale, positions))
+        if scale is None:
+            return attend
+        layers = [layer for layer, rope in enumerate(self.config.ropes) if rope is None or not scale.unrotated]
+        return ScaledQueries(attend, query_factors(scale, positions), layers)
 
     def after(
         self,

@@ -29,6 +29,9 @@ def dense_attend(
         scores = options.soft_cap * jnp.tanh(scores / options.soft_cap)
     distance = jnp.arange(tokens)[:, None] - jnp.arange(tokens)[None, :]
     seen = (distance >= 0) & (distance < (tokens if options.window is None else options.window))
+    if options.chunk is not None:
+        chunk = jnp.arange(tokens) // options.chunk
+        seen &= chunk[:, None] == chunk[None, :]
     scores = jnp.where(seen[None, None], scores, -jnp.inf)
     if sinks is not None:
         sink = sinks.astype(jnp.float32).reshape(*scores.shape[:2], 1, 1)

@@ -54,11 +54,13 @@ class RoutedTokens(NamedTuple):
 
     Attributes:
         x: [T, E], normalised activations, or the latents of experts that have them.
+        given: float32[T, k], what multiplies what each of a token's experts is given; None for nothing.
         shared: float32[T, 1], how much the shared expert counts; None if it counts as it is, or there is none.
     """
 
     x: jax.Array
     routed: Routed
+    given: jax.Array | None
     shared: jax.Array | None
 
 
@@ -110,7 +112,7 @@ class Experts(nnx.Module):
 
     def __init__(self, config: models.DecoderConfig, experts: models.Experts, layer: int, shards: int, dtype: jnp.dtype) -> None:
         embed, count, local, routing = config.hidden_size, experts.count, experts.ffn_size // shards, experts.routing
-        self.layer, self.experts, self._activate = layer, experts, partial(_activate, config.activation, config.gated)
+        self.layer, self.experts, self._activate = layer, experts, partial(activate, config.activation, config.gated)
         self.router = declare((embed, count), ("embed", None), dtype, ROUTER)
         self.router_norm = RMSNorm(embed, "embed", replace(config, norm_offset=0.0), dtype) if routing.scaled else None
         self.expert_scale = declare((count,), (None,), dtype) if routing.scaled else None
@@ -145,8 +147,11 @@ class Experts(nnx.Module):
             shared_down=None if beside is None else ROWS.matrix(beside.down),
             loras=self._loras(),
         )
+        given = None
+        if self.experts.routing.of_inputs:
+            routed, given = routed._replace(weights=jnp.ones_like(routed.weights)), routed.weights
         seen = x if self.latent is None else self.latent.before(x)
-        y = dispatch(self.layer, RoutedTokens(seen, routed, shared), weights, self._activate)
+        y = dispatch(self.layer, RoutedTokens(seen, routed, given, shared), weights, self._activate)
         if self.down_bias is not None:
             y += _biases(routed, self.down_bias[...])
         y = y.astype(x.dtype)
@@ -219,7 +224,7 @@ def apply_experts(
         matmul: the grouped one.
         add: what adds what comes of adapters.
     """
-    x, (experts, scores), _ = routed_tokens
+    x, (experts, scores), given, _ = routed_tokens
     (tokens, active), count, embed = experts.shape, weights.up.shape[0], x.shape[1]
     local = experts.reshape(-1) - first
     keys = jnp.where((local >= 0) & (local < count), local, count)  # other devices' visitors come behind
@@ -228,12 +233,17 @@ def apply_experts(
     inverse = jnp.zeros_like(order).at[order].set(places, mode="promise_in_bounds", unique_indices=True)
     parts, loras = weights.up.shape[2], weights.loras
     visits = None if loras is None or loras.up is None else AdaptedVisits(loras, keys, sizes, inverse, active, add)
-    both = matmul(x[order // active], _flat(weights.up, embed), sizes)
+    rows = x[order // active]
+    if given is not None:
+        given = given.reshape(-1, 1)[order]
+        rows = (rows.astype(jnp.float32) * given).astype(x.dtype)
+    both = matmul(rows, _flat(weights.up, embed), sizes)
     if weights.up_bias is not None:
         bias = weights.up_bias.reshape(count, -1).at[keys[order]].get(mode="clip")
         both = (both.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
     if visits is not None:
-        both = (both.astype(jnp.float32) + visits.up(x, order)).astype(x.dtype)
+        added = visits.up(x, order)
+        both = (both.astype(jnp.float32) + (added if given is None else added * given)).astype(x.dtype)
     hidden = activate(both.reshape(tokens * active, parts, -1))
     hidden = hidden.reshape(tokens * active, -1)
     down = matmul(hidden, _flat(weights.down, hidden.shape[1]), sizes)
@@ -276,8 +286,8 @@ def _shared(routed_tokens: RoutedTokens, weights: ExpertWeights, activate: Activ
     return y if routed_tokens.shared is None else y * routed_tokens.shared
 
 
-def _activate(name: str, gated: bool, up: jax.Array) -> jax.Array:
-    """See Activate."""
+def activate(name: str, gated: bool, up: jax.Array) -> jax.Array:
+    """Of the activation of a config; see Activate."""
     return ACTIVATIONS[name](*jnp.split(up, 2, axis=-1)) if gated else ungated_mlp.ACTIVATIONS[name](up)
 
 

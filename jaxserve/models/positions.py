@@ -61,7 +61,11 @@ class QueryScale:
     Attributes:
         beta: how much.
         period: positions; the first ones, so many, are not scaled.
+        first: the number of the first position.
+        unrotated: only in layers that know no positions otherwise.
     """
 
     beta: float
     period: int
+    first: int = 0
+    unrotated: bool = False

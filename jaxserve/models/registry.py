@@ -29,6 +29,7 @@ from jaxserve.models.families import (
     lfm2,
     lfm2_moe,
     llama,
+    llama4,
     minimax_m2,
     ministral3,
     mistral,
@@ -71,6 +72,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         module.ARCHITECTURE: Family(module.ARCHITECTURE, module.MODEL_TYPE, module.config_from_hf, module.weight_rules)
         for module in (
             llama,
+            llama4,
             mistral,
             ministral3,
             cohere2,

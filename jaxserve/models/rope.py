@@ -71,7 +71,7 @@ def deinterleave(x: jax.Array, rope: Rotation) -> jax.Array:
 
 def query_factors(scale: QueryScale, positions: jax.Array) -> jax.Array:
     """What queries at positions[T] int32 are multiplied by: float32[T]."""
-    periods = (positions // scale.period).astype(jnp.float32)
+    periods = ((positions + scale.first) // scale.period).astype(jnp.float32)
     return 1 + scale.beta * jnp.log1p(periods)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import checks
+from pallas_kernels.ragged_paged_attention.chunks import by_chunk
 from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
+from pallas_kernels.ragged_paged_attention.query_tiles import Rows
 from pallas_kernels.registry import Target, choose
 
 
@@ -39,7 +43,7 @@ def ragged_paged_attention(
         kv_pages: [L, P, 2, K, S, D] bf16, f16, f32, or f8 (E4M3) or int8 with `kv_scales`; axis 2 is key, value. With
             `options.value_dim` [L, P, 1, K, S, D]: keys alone. Page 0 is the null page. Whatever no row uses (other pages, slots
             at or after a row's length, the null page) may hold anything, NaN included.
-        page_table: int32 [R, M]; entries past a row's last page, and of pages before all its windows, are ignored and must be
+        page_table: int32 [R, M]; entries past a row's last page, and of pages before all its windows or chunks, are ignored and must be
             valid page ids (0 will do).
         query_start: int32 [R + 1], non-decreasing from 0. Padding rows repeat the last value.
         kv_length: int32 [R], keys of the row with this step's; 0 for padding rows.
@@ -62,9 +66,13 @@ def ragged_paged_attention(
     check_arguments(
         q, kv_pages, page_table, query_start, kv_length, layer=layer, options=options, kv_scales=kv_scales, sinks=sinks
     )
-    problem = AttentionProblem.of(q, kv_pages, page_table, options=options, kv_scales=kv_scales, sinks=sinks)
+    tokens, rows = q.shape[0], Rows(page_table, query_start, kv_length)
+    if options.chunk is not None:
+        q, rows = by_chunk(q, rows, options.chunk, kv_pages.shape[4])
+        options = replace(options, chunk=None)
+    problem = AttentionProblem.of(q, kv_pages, rows.page_table, options=options, kv_scales=kv_scales, sinks=sinks)
     attend = choose("ragged_paged_attention", IMPLEMENTATIONS, implementation, target, problem)
-    return attend(q, kv_pages, page_table, query_start, kv_length, layer=layer, options=options, kv_scales=kv_scales, sinks=sinks)
+    return attend(q, kv_pages, *rows, layer=layer, options=options, kv_scales=kv_scales, sinks=sinks)[:tokens]
 
 
 def check_arguments(
@@ -84,6 +92,8 @@ def check_arguments(
     _check_queries(q, kv_pages, sinks)
     _check_rows(page_table, query_start, kv_length)
     _check_values(kv_pages, options.value_dim)
+    if options.chunk is not None and options.chunk % kv_pages.shape[4]:
+        raise ValueError(f"a chunk must be whole pages, and {options.chunk} positions are none of {kv_pages.shape[4]}")
 
 
 def _check_values(kv_pages: jax.Array, value_dim: int | None) -> None:

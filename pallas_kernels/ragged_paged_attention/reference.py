@@ -20,7 +20,7 @@ def ragged_paged_attention(
     sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     """See api.py; numpy arrays in, float64 [T, H, D] or [T, H, value_dim] out."""
-    window, soft_cap, value_dim = options.window, options.soft_cap, options.value_dim
+    window, chunk, soft_cap, value_dim = options.window, options.chunk, options.soft_cap, options.value_dim
     heads, kv_heads, size = q.shape[1], kv_pages.shape[3], kv_pages.shape[4]
 
     def stored(half: int, kv_head: int, keys: list[tuple[int, int]]) -> np.ndarray:
@@ -35,6 +35,7 @@ def ragged_paged_attention(
         for token in range(first, last):
             position = int(length) - last + token
             start = 0 if window is None else max(0, position - window + 1)
+            start = start if chunk is None else position - position % chunk
             keys = [(int(page_table[row, j // size]), j % size) for j in range(start, position + 1)]
             for head in range(heads):
                 kv_head = head // (heads // kv_heads)

@@ -77,6 +77,25 @@ NEMOTRON_H: dict[str, Any] = {
     "chunk_size": 16,
     "time_step_min": 1e-12,
 }
+LLAMA4: dict[str, Any] = {
+    "head_dim": 16,
+    "attention_chunk_size": 16,
+    "floor_scale": 20,
+    "attn_scale": 0.3,
+    "num_local_experts": 4,
+    "intermediate_size_mlp": 48,
+}
+LLAMA4_EYES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vision_output_dim": 16,
+    "projector_input_dim": 16,
+    "projector_output_dim": 16,
+    "image_size": 8,
+    "patch_size": 4,
+}
 NEMOTRON_EXPERTS: dict[str, Any] = {
     "n_routed_experts": 6,
     "num_experts_per_tok": 2,
@@ -768,6 +787,41 @@ CASES = (
             "num_hidden_layers": 2,
         },
         dtype="bfloat16",
+    ),
+    Case(
+        "llama4-chunks",
+        "llama4_text",
+        160,
+        {
+            **LLAMA4,
+            "no_rope_layer_interval": 3,
+            "interleave_moe_layer_step": 2,
+            "num_hidden_layers": 4,
+            "rope_parameters": LLAMA3,
+            "num_experts_per_tok": 2,
+        },
+        layout=4,
+    ),
+    Case(
+        "llama4-sees",
+        "llama4_text",
+        161,
+        {
+            **LLAMA4,
+            "no_rope_layers": [0, 1, 1],
+            "num_hidden_layers": 3,
+            "use_qk_norm": False,
+            "attention_bias": True,
+            "attention_chunk_size": 48,
+        },
+        within={"model_type": "llama4", "vision_config": LLAMA4_EYES, "tie_word_embeddings": False},
+        dtype="bfloat16",
+    ),
+    Case(
+        "llama4-full",
+        "llama4_text",
+        162,
+        {**LLAMA4, "attention_chunk_size": None, "moe_layers": [], "attn_temperature_tuning": False, "no_rope_layers": [1, 0]},
     ),
     Case(
         "nemotron-h-dense",

@@ -30,6 +30,7 @@ PAGE = ROOT / "docs" / "models.md"
 NAME = "tests/golden/support_table.py"
 MODELS = {
     "LlamaForCausalLM": "Llama 1 to 3.3, and what is published in its format",
+    "Llama4ForCausalLM": "Llama 4 Scout and Maverick, text",
     "MistralForCausalLM": "Mistral 7B, Nemo, Small",
     "Ministral3ForCausalLM": "Ministral 3",
     "Cohere2ForCausalLM": "Command A, Command R7B",
@@ -60,7 +61,7 @@ MODELS = {
     "Qwen3_5ForCausalLM": "Qwen3.5 to 3.8, text",
     "Qwen3_5MoeForCausalLM": "Qwen3.5 to 3.8 with experts, text",
     "GraniteMoeHybridForCausalLM": "Granite 4",
-    "NemotronHForCausalLM": "Nemotron-H, Nemotron Nano 2",
+    "NemotronHForCausalLM": "Nemotron-H, Nemotron Nano 2, Nemotron 3",
     "Lfm2ForCausalLM": "LFM2",
     "Lfm2MoeForCausalLM": "LFM2 with experts",
 }

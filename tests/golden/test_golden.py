@@ -74,6 +74,7 @@ MESHES = [
     ("qwen3-next-experts", 1, 2),
     ("granite4-dense", 4, 1),
     ("granite4-experts", 2, 2),
+    ("llama4-chunks", 2, 2),
     ("nemotron-h-dense", 4, 1),
     ("nemotron-h-experts", 2, 2),
     ("nemotron-h-latent", 2, 2),

@@ -179,5 +179,17 @@ def recurrent_layers(
     return tuple(kind in recurrent for kind in kinds)
 
 
+def layer_ropes(fields: HfFields, rope: RopeConfig) -> tuple[RopeConfig | None, ...]:
+    """That one in every layer for which `no_rope_layers` has a 1, by default in all but every `no_rope_layer_interval`-th.
+
+    Raises CheckpointError: a list of another length, or of other numbers.
+    """
+    layers, every = fields.integer("num_hidden_layers"), fields.integer("no_rope_layer_interval", 4)
+    rotates = fields.hf.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(layers)]
+    if len(rotates) != layers or not set(rotates) <= {0, 1}:
+        raise CheckpointError(f"config.json: no_rope_layers must hold a 0 or 1 for each of {layers} layers, got {rotates!r:.80}")
+    return tuple(rope if each else None for each in rotates)
+
+
 def windows_of(sliding: Iterable[bool], window: int) -> tuple[int | None, ...]:
     return tuple(window if each else None for each in sliding)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.families.common import common_config, sliding_layers, windows_of
+from jaxserve.models.families.common import common_config, layer_ropes, sliding_layers, windows_of
 from jaxserve.models.fields import HfFields
-from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
 
@@ -23,7 +21,8 @@ _THETA = 2e6
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
-    ropes = _ropes(fields)
+    rope = rope_from_hf({"rope_theta": _THETA, **hf}, fields.integer("max_position_embeddings", _LONGEST))
+    ropes = layer_ropes(fields, rope)
     slides = fields.flag("use_sliding_window", False) and fields.has("sliding_window")
     sliding = sliding_layers(fields, lambda layer: slides and ropes[layer] is None)
     return common_config(
@@ -39,17 +38,6 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         reads=frozenset({"no_rope_layers"}),
         ropes=ropes,
     )
-
-
-def _ropes(fields: HfFields) -> tuple[RopeConfig | None, ...]:
-    """`no_rope_layers` has a 1 for every layer with a rotary embedding."""
-    layers, every = fields.integer("num_hidden_layers"), fields.integer("no_rope_layer_interval", 4)
-    rotates = fields.hf.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(layers)]
-    if len(rotates) != layers or not set(rotates) <= {0, 1}:
-        raise CheckpointError(f"config.json: no_rope_layers must hold a 0 or 1 for each of {layers} layers, got {rotates!r:.80}")
-    limit = fields.integer("max_position_embeddings", _LONGEST)
-    rope = rope_from_hf({"rope_theta": _THETA, **fields.hf}, limit)
-    return tuple(rope if each else None for each in rotates)
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:

@@ -93,6 +93,16 @@ class AttentionSuite:
         np.testing.assert_array_equal(got, self.attend(batch, window=20))
         self.compare(batch, got, window=20)
 
+    @pytest.mark.parametrize("sizes", [{}, {"tokens": 5, "padded_rows": 6}], ids=["prompts", "decodes"])
+    def test_no_key_of_another_chunk_is_read(self, sizes):
+        """The null page, which holds NaN, may stand in the place of pages before the chunk of a row's first query."""
+        rows = [(1, 70), (2, 65), (1, 32), (1, 33)] if sizes else [(1, 70), (7, 90), (40, 61), (1, 3), (2, 65), (33, 33)]
+        batch, table = make_batch(rows, **sizes), make_batch(rows, **sizes).page_table
+        for row, (count, length) in enumerate(rows):
+            table[row, : (length - count) // 32 * 2] = 0
+        got = self.attend(replace(batch, page_table=table), chunk=32)
+        self.compare(batch, got, chunk=32)
+
     def test_random_batches(self):
         row = st.tuples(st.integers(0, 6), st.integers(0, 40)).map(lambda x: (x[0], x[0] + x[1] if x[0] else 0))
 

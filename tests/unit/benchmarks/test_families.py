@@ -10,6 +10,7 @@ from benchmarks.pages import markdown, with_table
 from jaxserve.models.registry import FAMILIES
 
 EXPERTS = {
+    "llama4_text",
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
@@ -24,7 +25,7 @@ EXPERTS = {
     "minimax_m2",
     "lfm2_moe",
 }
-UNMEASURED = {"ministral3", "cohere2", "glm", "glm4", "nemotron_h", "lfm2", "lfm2_moe"}  # docs/models.md says so, too
+UNMEASURED = {"llama4_text", "ministral3", "cohere2", "glm", "glm4", "nemotron_h", "lfm2", "lfm2_moe"}  # as docs/models.md says
 ROOT = Path(families.__file__).parents[1]
 
 

@@ -133,6 +133,14 @@ def test_a_cache_smaller_than_the_models_context_shortens_it():
     assert resolve(config(cache={"num_pages": 7}), MODEL, CPU).max_model_len == 96
 
 
+def test_chunks_are_whole_pages():
+    settings = config(cache={"page_size": 24, "num_pages": 40})
+    assert resolve(settings, replace(MODEL, chunk=48, windows=(48, None)), CPU).num_pages
+    with pytest.raises(ConfigError, match="page_size is 24, and layers attend within chunks of 8192 tokens") as error:
+        resolve(settings, replace(MODEL, chunk=8192), CPU)
+    assert error.value.param == "page_size"
+
+
 def test_windows_let_a_small_cache_hold_a_long_sequence():
     """A window of 20 tokens and a step of 40 lie in 5 pages of 16 at most."""
     settings = config(cache={"num_pages": 6}, scheduler={"max_num_batched_tokens": 40, "max_num_seqs": 4})

@@ -37,9 +37,9 @@ def visited(llm: LLM, tokens: list[int]) -> np.ndarray[Any, Any]:
     """int32[T,layers,active], layer after layer, without pages or batches."""
     layers = []
 
-    def dispatch(layer: int, routed_tokens: Any, weights: Any, activation: str) -> Any:
+    def dispatch(layer: int, routed_tokens: Any, weights: Any, activate: Any) -> Any:
         layers.append(np.asarray(routed_tokens.routed.experts))
-        return dispatch_all(layer, routed_tokens, weights, activation)
+        return dispatch_all(layer, routed_tokens, weights, activate)
 
     executor: Any = llm._built.core.executor
     decoder = bind(executor._layout.config, executor.weights.tree)

@@ -31,7 +31,12 @@ class Slopes(AttentionOptions):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"window": 0}, "window must be at least 1, got 0"), ({"soft_cap": 0.0}, "soft_cap must be above 0, got 0.0")],
+    [
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"soft_cap": 0.0}, "soft_cap must be above 0, got 0.0"),
+        ({"chunk": 0}, "chunk must be at least 1"),
+        ({"chunk": 16, "window": 3}, "chunk must be at least 1, and goes with no window, got 16 and window=3"),
+    ],
 )
 def test_values(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -56,6 +61,11 @@ def test_the_caller_is_told():
         ragged_paged_attention(*ARRAYS, layer=0, options=Slopes(1.0, slope=0.5))
     with pytest.raises(ValueError, match="cannot run in 'xla': it does not compute slope"):
         ragged_paged_attention(*ARRAYS, layer=0, options=Slopes(1.0, slope=0.5), implementation="xla")
+
+
+def test_a_chunk_is_whole_pages():
+    with pytest.raises(ValueError, match="a chunk must be whole pages, and 12 positions are none of 8"):
+        ragged_paged_attention(*ARRAYS, layer=0, options=AttentionOptions(1.0, chunk=12))
 
 
 def test_an_implementation_gets_the_object_itself(monkeypatch):

@@ -70,7 +70,7 @@ def ignored(config: dict[str, Any]) -> set[str]:
 
 def variants(config: dict[str, Any]) -> list[dict[str, Any]]:
     """The same as older files say it: without the lists that settle every layer, and with a window."""
-    shorter = {key: value for key, value in config.items() if key not in ("layer_types", "no_rope_layers")}
+    shorter = {key: value for key, value in config.items() if key not in ("layer_types", "no_rope_layers", "moe_layers")}
     return [config, shorter, {**shorter, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}]
 
 

@@ -427,9 +427,37 @@ def test_nemotron_3_has_experts_without_gates():
     assert not any("gate_proj" in name for name in shapes)
 
 
+def test_llama_4_attends_within_chunks_where_it_rotates():
+    scout = decoder_config(hf("Llama4ForCausalLM", num_hidden_layers=5, no_rope_layers=[], attn_temperature_tuning=4))
+    assert (scout.windows, scout.chunked) == ((8192, 8192, 8192, None, 8192), True)
+    assert [rope is None for rope in scout.ropes] == [False, False, False, True, False]
+    assert present(scout.ropes[0]).interleaved
+    assert (scout.seen_by(0), scout.seen_by(3)) == ({"chunk": 8192}, {"chunk": None})
+    assert scout.query_scale == QueryScale(beta=0.1, period=8192, first=1, unrotated=True)
+    assert (scout.ffn_size, scout.qk_norm) == (16384, "rotated")
+    assert scout.experts is not None
+    assert (scout.experts.count, scout.experts.active, scout.experts.ffn_size, scout.experts.shared_ffn_size) == (16, 1, 48, 48)
+    assert all(scout.experts.layers)
+    maverick = decoder_config(hf("Llama4ForCausalLM", interleave_moe_layer_step=2, use_qk_norm=False, num_local_experts=128))
+    assert maverick.experts is not None
+    assert (maverick.experts.layers, maverick.qk_norm) == ((False, True, False), None)
+    names = {source.name for rule in weight_rules(maverick) for source in rule.sources}
+    assert {"model.layers.0.feed_forward.gate_proj.weight", "model.layers.1.feed_forward.experts.gate_up_proj"} <= names
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "error", "message"),
     [
+        ("Llama4ForCausalLM", {"layer_types": ["full_attention"] * 2}, CheckpointError, "2 entries for 3 layers"),
+        ("Llama4ForCausalLM", {"layer_types": ["sliding_attention"] * 3}, UnsupportedModelError, "supported are chunked_attention"),
+        ("Llama4ForCausalLM", {"moe_layers": [3]}, CheckpointError, r"moe_layers must be numbers of 3 layers, got \[3\]"),
+        ("Llama4ForCausalLM", {"no_rope_layers": [1, 0]}, CheckpointError, "a 0 or 1 for each of 3 layers"),
+        (
+            "Llama4ForCausalLM",
+            {"layer_types": ["chunked_attention"] * 3, "attention_chunk_size": None},
+            CheckpointError,
+            "attention_chunk_size is null",
+        ),
         ("Qwen3NextForCausalLM", {"layer_types": ["full_attention"] * 2}, CheckpointError, "2 entries for 3 layers"),
         ("Qwen3NextForCausalLM", {"layer_types": ["linear_attention"] * 3}, CheckpointError, "no full_attention"),
         ("Qwen3NextForCausalLM", {"layer_types": ["rwkv"] * 3}, UnsupportedModelError, "supported are linear_attention, full"),

@@ -90,7 +90,7 @@ def widths(config: DecoderConfig, size: int, groups: int) -> list[tuple[int, int
     count, embed, local = config.experts.count, config.hidden_size, config.experts.ffn_size // size
     mesh = make_mesh(size // groups, expert=groups)
     shapes = {"gate_up": (count, embed, size, 2 * local), "down": (count, size, local, embed)}
-    x, e, s, f = NamedSharding(mesh, partition_spec(AXES["gate_up"])).shard_shape(shapes["gate_up"])
+    x, e, s, f = NamedSharding(mesh, partition_spec(AXES["up"])).shard_shape(shapes["gate_up"])
     up = (x, e, s * f)
     x, s, f, e = NamedSharding(mesh, partition_spec(AXES["down"])).shard_shape(shapes["down"])
     return [up, (x, s * f, e)]
