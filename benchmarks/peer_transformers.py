@@ -1,8 +1,9 @@
 """HF transformers' generate as a process of its own: reads one JSON request a line, answers one JSON line.
 
-    {"rows": 16, "prompt": 128, "output": 128} -> {"seconds": 3.21}
+    {"rows": 16, "prompt": 128, "output": 128} -> {"seconds": 3.21, "first": 0.8}
 
-Started by `engine.py` with an interpreter that has torch and transformers; imports nothing of jaxserve.
+`first` is when the first token of all rows was there. Started by `engine.py` and `hybrid.py` with an interpreter that has torch
+and transformers; imports nothing of jaxserve.
 """
 
 from __future__ import annotations
@@ -22,20 +23,32 @@ def main() -> None:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     fields = json.loads((directory / "config.json").read_text())
-    config = transformers.LlamaConfig(**{name: value for name, value in fields.items() if name != "architectures"})
-    model = transformers.LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
+    kind, given = fields["model_type"], {name: fields[name] for name in fields if name not in ("architectures", "model_type")}
+    config = transformers.AutoConfig.for_model(kind, **given)
+    model = transformers.AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype)).eval()
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     print(json.dumps({"ready": True, "versions": versions}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         tokens = torch.randint(3, config.vocab_size, (request["rows"], request["prompt"]))
         count = request["output"]
+        steps: list[float] = []
+
+        def stepped(*_: object, steps: list[float] = steps, rows: int = request["rows"]) -> object:
+            steps.append(time.perf_counter())
+            return torch.zeros(rows, dtype=torch.bool)
+
         start = time.perf_counter()
         with torch.inference_mode():
             model.generate(
-                tokens, attention_mask=torch.ones_like(tokens), do_sample=False, min_new_tokens=count, max_new_tokens=count
+                tokens,
+                attention_mask=torch.ones_like(tokens),
+                do_sample=False,
+                min_new_tokens=count,
+                max_new_tokens=count,
+                stopping_criteria=[stepped],
             )
-        print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+        print(json.dumps({"seconds": time.perf_counter() - start, "first": steps[0] - start}), flush=True)
 
 
 if __name__ == "__main__":

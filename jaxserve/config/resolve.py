@@ -150,8 +150,8 @@ def resolve(
         _check_recurrent(config)
     if model.chunk is not None and model.chunk % config.cache.page_size:
         raise ConfigError(
-            f"page_size is {config.cache.page_size}, and layers attend within chunks of {model.chunk} tokens, which must be whole "
-            "pages",
+            f"page_size is {config.cache.page_size}, and layers attend within chunks of {model.chunk} tokens: these must be "
+            "whole pages",
             param="page_size",
         )
     dtype, kv_dtype = resolve_dtypes(config, model, devices)

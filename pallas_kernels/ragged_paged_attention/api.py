@@ -43,8 +43,8 @@ def ragged_paged_attention(
         kv_pages: [L, P, 2, K, S, D] bf16, f16, f32, or f8 (E4M3) or int8 with `kv_scales`; axis 2 is key, value. With
             `options.value_dim` [L, P, 1, K, S, D]: keys alone. Page 0 is the null page. Whatever no row uses (other pages, slots
             at or after a row's length, the null page) may hold anything, NaN included.
-        page_table: int32 [R, M]; entries past a row's last page, and of pages before all its windows or chunks, are ignored and must be
-            valid page ids (0 will do).
+        page_table: int32 [R, M]; entries past a row's last page, and of pages before all its windows or chunks, are ignored and
+            must be valid page ids (0 will do).
         query_start: int32 [R + 1], non-decreasing from 0. Padding rows repeat the last value.
         kv_length: int32 [R], keys of the row with this step's; 0 for padding rows.
         layer: static index into L.

@@ -1,4 +1,4 @@
-"""Attention within chunks (Llama 4, Meta 2025) as plain attention: a row of the batch is one for each chunk that its tokens lie in.
+"""Attention within chunks (Llama 4, Meta 2025) as plain attention: of each row one is made for every chunk that it lies in.
 
 So every implementation computes it, and reads no key of another chunk.
 """

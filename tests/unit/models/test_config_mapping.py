@@ -449,7 +449,7 @@ def test_llama_4_attends_within_chunks_where_it_rotates():
     ("architecture", "changes", "error", "message"),
     [
         ("Llama4ForCausalLM", {"layer_types": ["full_attention"] * 2}, CheckpointError, "2 entries for 3 layers"),
-        ("Llama4ForCausalLM", {"layer_types": ["sliding_attention"] * 3}, UnsupportedModelError, "supported are chunked_attention"),
+        ("Llama4ForCausalLM", {"layer_types": ["sliding_attention"] * 3}, UnsupportedModelError, "supported are chunked_att"),
         ("Llama4ForCausalLM", {"moe_layers": [3]}, CheckpointError, r"moe_layers must be numbers of 3 layers, got \[3\]"),
         ("Llama4ForCausalLM", {"no_rope_layers": [1, 0]}, CheckpointError, "a 0 or 1 for each of 3 layers"),
         (

@@ -1,0 +1,170 @@
+"""A model with recurrent layers: speed beside HF transformers, growth with context, prefix hits by the spacing of snapshots.
+
+    python -m benchmarks.hybrid [--transformers-python PATH] [--repeats 3]
+
+PATH is an interpreter with torch and transformers (extra "parity"); without one only jaxserve is measured. Writes
+benchmarks/results/hybrid.json. Models are `hybrid150m.CONFIG` and, of as many layers that all attend, `hybrid150m.DENSE`, with
+dummy weights in bfloat16. A decode step's time is what tokens after the first take, once the prompts are there: of jaxserve in
+its prefix cache, of transformers behind its first step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import hybrid150m, llama150m, machine
+from benchmarks.peer import Peer
+from jaxserve import LLM, SamplingParams
+from jaxserve.commands import write_json
+from jaxserve.types import TokensPrompt
+
+RESULTS = Path(__file__).parent / "results" / "hybrid.json"
+STEPS = 32  # after the first token
+DECODES = ((1, 1024), (16, 1024), (1, 16384), (16, 4096))
+PREFILLS = (512, 8192)
+CONTEXTS = (512, 2048, 8192, 16384)
+INTERVALS = (64, 256, 1024)  # tokens between snapshots
+CONVERSATIONS, TURNS, SYSTEM, QUESTION, ANSWER = 8, 6, 512, 90, 60
+
+
+class Ours:
+    """The engine in this process."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self._rng = np.random.default_rng(0)
+        self.llm = LLM(model=str(directory), load_format="dummy", dtype="bfloat16", **settings)
+
+    def prompts(self, rows: int, length: int) -> list[TokensPrompt]:
+        """Random ones."""
+        return [{"prompt_token_ids": ids} for ids in self._rng.integers(3, 32000, (rows, length)).tolist()]
+
+    def seconds(self, prompts: list[TokensPrompt], output: int) -> float:
+        """Until all have so many tokens."""
+        start = time.perf_counter()
+        self.llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True), use_tqdm=False)
+        return time.perf_counter() - start
+
+    def prefill(self, length: int) -> float:
+        return self.seconds(self.prompts(1, length), 1)
+
+    def decode(self, rows: int, context: int) -> float:
+        """Seconds of a step."""
+        prompts = self.prompts(rows, context)
+        self.seconds(prompts, 1)
+        first = self.seconds(prompts, 1)
+        return (self.seconds(prompts, 1 + STEPS) - first) / STEPS
+
+
+class Theirs:
+    """transformers, in a process of its own."""
+
+    def __init__(self, python: str, directory: Path, threads: int) -> None:
+        self._peer = Peer(python, "peer_transformers.py", str(directory), "bfloat16", str(threads))
+        self.versions: dict[str, str] = self._peer.hello["versions"]
+
+    def prefill(self, length: int) -> float:
+        return float(self._peer.ask({"rows": 1, "prompt": length, "output": 1})["seconds"])
+
+    def decode(self, rows: int, context: int) -> float:
+        """Seconds of a step."""
+        answer = self._peer.ask({"rows": rows, "prompt": context, "output": 1 + STEPS})
+        return float(answer["seconds"] - answer["first"]) / STEPS
+
+    def close(self) -> None:
+        """End the process."""
+        self._peer.close()
+
+
+def in_turns(engines: Mapping[str, Ours | Theirs], method: str, *arguments: int, repeats: int) -> dict[str, float]:
+    """Each engine's median in milliseconds, after one call that is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for turn in range(repeats + 1):
+        for name, engine in engines.items():
+            seconds = getattr(engine, method)(*arguments)
+            if turn:
+                times[name].append(seconds * 1e3)
+    return {name: round(machine.median(each), 2) for name, each in times.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """Some that begin with one system prompt and take turns, each turn's prompt being all that was said before it."""
+
+    rng: np.random.Generator
+
+    def turns(self) -> Iterator[list[list[int]]]:
+        """The prompts of one turn after the other."""
+        system = self._tokens(SYSTEM)
+        said = [list(system) for _ in range(CONVERSATIONS)]
+        for _ in range(TURNS):
+            said = [each + self._tokens(QUESTION) for each in said]
+            yield said
+            said = [each + self._tokens(ANSWER) for each in said]
+
+    def _tokens(self, count: int) -> list[int]:
+        return [int(token) for token in self.rng.integers(3, 32000, count)]
+
+
+def hits(directory: Path, interval: int, snapshots: int) -> dict[str, Any]:
+    """Of the prompts' tokens after the first turn the share that was found, and bytes of what snapshots are kept in."""
+    ours = Ours(
+        directory, max_model_len=2048, max_num_seqs=CONVERSATIONS, state_snapshot_interval=interval, state_snapshots=snapshots
+    )
+    asked = found = 0
+    for turn, prompts in enumerate(Conversations(np.random.default_rng(1)).turns()):
+        given: list[TokensPrompt] = [{"prompt_token_ids": ids} for ids in prompts]
+        outputs = ours.llm.generate(given, SamplingParams(temperature=0.0, max_tokens=1), use_tqdm=False)
+        if turn:
+            asked += sum(len(ids) for ids in prompts)
+            found += sum(output.num_cached_tokens or 0 for output in outputs)
+    return {"interval": interval, "snapshots": snapshots, "hit_rate": round(found / asked, 3)}
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transformers-python", help="interpreter that has torch and transformers")
+    parser.add_argument("--repeats", type=int, default=3, help="of each measurement")
+    arguments = parser.parse_args()
+    report: dict[str, Any] = {**machine.describe(), "command": machine.command("benchmarks.hybrid")}
+    with tempfile.TemporaryDirectory() as scratch:
+        hybrid = llama150m.write_config(Path(scratch) / "hybrid", hybrid150m.CONFIG)
+        dense = llama150m.write_config(Path(scratch) / "dense", hybrid150m.DENSE)
+        sizes = {"max_model_len": 16384 + 64, "max_num_seqs": 16, "num_pages": 16 * (4096 + 64) // 16 + 2}
+        ours = {"hybrid": Ours(hybrid, **sizes), "dense": Ours(dense, **sizes)}
+        report["growth"] = [
+            {"context": context, "ms_a_step": in_turns(ours, "decode", 1, context, repeats=arguments.repeats)}
+            for context in CONTEXTS
+        ]
+        print(report["growth"], flush=True)
+        del ours["dense"]
+        engines: dict[str, Ours | Theirs] = {"jaxserve": ours["hybrid"]}
+        if arguments.transformers_python:
+            peer = Theirs(arguments.transformers_python, hybrid, report["cores"])
+            report["versions"] |= peer.versions
+            engines["transformers"] = peer
+        report["prefill"], report["decode"] = [], []
+        for length in PREFILLS:
+            report["prefill"].append({"tokens": length, "ms": in_turns(engines, "prefill", length, repeats=arguments.repeats)})
+            print(report["prefill"][-1], flush=True)
+        for rows, context in DECODES:
+            times = in_turns(engines, "decode", rows, context, repeats=arguments.repeats)
+            report["decode"].append({"rows": rows, "context": context, "ms_a_step": times})
+            print(report["decode"][-1], flush=True)
+        if arguments.transformers_python:
+            peer.close()
+        del engines, ours
+        report["prefix"] = [hits(hybrid, interval, count) for interval in INTERVALS for count in (8, 32)]
+    write_json(RESULTS, report)
+
+
+if __name__ == "__main__":
+    main()
