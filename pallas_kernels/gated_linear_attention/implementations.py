@@ -6,7 +6,8 @@ from typing import Protocol
 
 import jax
 
-from pallas_kernels.gated_linear_attention import xla
+from pallas_kernels import native
+from pallas_kernels.gated_linear_attention import cpu_native, xla
 from pallas_kernels.gated_linear_attention.problem import LinearOptions, LinearProblem
 from pallas_kernels.registry import Implementation
 from pallas_kernels.state_rows import StateRows
@@ -33,6 +34,14 @@ class GatedLinearAttention(Protocol):
 
 
 IMPLEMENTATIONS: tuple[Implementation[GatedLinearAttention, LinearProblem], ...] = (
+    Implementation(
+        "cpu_native",
+        cpu_native.gated_linear_attention,
+        limits=cpu_native.LIMITS,
+        checked="every case, on CPUs",
+        runs_on=native.runs_on,
+        supports=cpu_native.supports,
+    ),
     Implementation("xla", xla.gated_linear_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
 )
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

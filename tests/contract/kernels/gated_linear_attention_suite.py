@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.gated_linear_attention import LinearOptions, gated_linear_attention, reference
+from pallas_kernels.registry import KernelError
 
 from .state_cases import DTYPES, PLACES, STEPS, Step, table
 
@@ -58,12 +59,17 @@ def arrays(step: Step, shape: Shape, dtype: str) -> tuple[Any, ...]:
 
 class GatedLinearAttentionSuite:
     implementation: ClassVar[str]
+    dtypes: ClassVar[tuple[str, ...]] = tuple(DTYPES)
 
     @pytest.mark.parametrize(("shape", "dtype"), CASES)
     @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
     def test_case(self, step: Step, shape: Shape, dtype: str) -> None:
         given, real = arrays(step, shape, dtype), sum(step.lengths)
         call = jax.jit(partial(gated_linear_attention, layer=LAYER, options=shape.options, implementation=self.implementation))
+        if dtype not in self.dtypes:
+            with pytest.raises(KernelError, match=f"not {dtype}"):
+                call(*given)
+            return
         got, left = (np.asarray(array) for array in call(*given))
         want, kept = reference.gated_linear_attention(*given, layer=LAYER, options=shape.options)
         assert got.dtype == DTYPES[dtype]

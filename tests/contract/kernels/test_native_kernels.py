@@ -13,6 +13,8 @@ import pytest
 
 from pallas_kernels.add_lora import cpu_native as lora_native
 from pallas_kernels.add_lora import reference as lora_reference
+from pallas_kernels.gated_linear_attention import cpu_native as linear_native
+from pallas_kernels.gated_linear_attention import reference as linear_reference
 from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
@@ -25,18 +27,22 @@ from pallas_kernels.ragged_attention import reference as ragged_reference
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
+from pallas_kernels.state_rows import StateRows
 
 from .add_lora_suite import CASES as LORA_CASES
 from .add_lora_suite import AddLoraSuite, LoraCase
 from .add_lora_suite import compiled as compiled_lora
 from .attention_suite import AttentionSuite
 from .batches import Batch, Heads, make_batch
+from .gated_linear_attention_suite import LAYER, SHAPES, GatedLinearAttentionSuite, Shape
+from .gated_linear_attention_suite import arrays as state_arrays
 from .grouped_matmul_suite import GroupedMatmulSuite, compiled
 from .matmul_suite import MatmulSuite
 from .needs import NATIVE
 from .ragged_attention_suite import CASES as RAGGED_CASES
 from .ragged_attention_suite import TOLERANCE as RAGGED_TOLERANCE
 from .ragged_attention_suite import RaggedAttentionSuite, RaggedCase
+from .state_cases import PLACES, STEPS, Step
 
 pytestmark = NATIVE
 LAYOUTS = ("panels", "rows")
@@ -136,6 +142,53 @@ class TestMatmul(MatmulSuite):
             for products in pool.map(lambda _: program(x, matrix), range(16)):
                 for factor, got in enumerate(products, start=1):
                     np.testing.assert_allclose(np.asarray(got), want * factor, rtol=0, atol=1e-3)
+
+
+class TestGatedLinearAttention(GatedLinearAttentionSuite):
+    implementation = "cpu_native"
+    dtypes = ("float32", "bfloat16")
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_every_instruction_set_gives_the_same(self, shape):
+        given = state_arrays(STEPS[-1], shape, "float32")
+        real = sum(STEPS[-1].lengths)
+        want, kept = linear_reference.gated_linear_attention(*given, layer=LAYER, options=shape.options)
+        for name in INSTRUCTION_SETS[1:]:
+            call = partial(linear_native.gated_linear_attention, layer=LAYER, options=shape.options, instruction_set=name)
+            got, left = jax.jit(call)(*given)
+            np.testing.assert_allclose(np.asarray(got)[:real], want[:real], rtol=2e-5, atol=2e-5, err_msg=name)
+            np.testing.assert_allclose(np.asarray(left), kept, rtol=2e-5, atol=2e-5, err_msg=name)
+
+    def test_a_row_in_chunks_among_others_gives_the_same_bits(self):
+        """Enough of them to be shared between threads."""
+        shape = Shape(2, 4, 128, 128, SHAPES[0].options)
+        whole = state_arrays(Step("a prompt and a few", (70, 3), new=(0,)), shape, "bfloat16")
+        call = jax.jit(partial(linear_native.gated_linear_attention, layer=LAYER, options=shape.options))
+        want, left = (np.asarray(array) for array in call(*whole))
+        states, parts = whole[5], []
+        for first, last, place in ((0, 33, 0), (33, 34, 1), (34, 70, 1)):
+            alone = StateRows(
+                np.asarray([0, last - first], np.int32),
+                np.zeros(last - first, np.int32),
+                np.asarray([place], np.int32),
+                np.asarray([[1]], np.int32),
+                np.asarray([PLACES], np.int32),
+                np.zeros(1, np.int32),
+            )
+            out, states = call(*(array[first:last] for array in whole[:5]), states, alone)
+            parts.append(np.asarray(out))
+        np.testing.assert_array_equal(np.concatenate(parts), want[:70])
+        np.testing.assert_array_equal(np.asarray(states)[LAYER, 1], left[LAYER, 1])
+
+    def test_rows_outside_the_arrays_are_refused(self):
+        *given, rows = state_arrays(STEPS[0], SHAPES[0], "float32")
+        call = partial(linear_native.gated_linear_attention, layer=LAYER, options=SHAPES[0].options)
+        for wrong, message in (
+            (rows._replace(source=rows.source + PLACES), "source must be a place"),
+            (rows._replace(query_start=rows.query_start + 99), "query_start must rise"),
+        ):
+            with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+                jax.block_until_ready(call(*given, wrong))
 
 
 class TestGroupedMatmul(GroupedMatmulSuite):

@@ -1,0 +1,34 @@
+// What the files for each instruction set offer to native.cc.
+#pragma once
+
+#include <cstdint>
+
+namespace jaxserve::linear {
+
+// The arguments: axes and meaning as in api.py.
+struct Call {
+  const char *q, *k, *v;       // [T, K, D] and [T, H, V], of `size` bytes a number
+  const float *decay, *beta;   // [T, H]
+  float* states;               // of the layer, [N, H, D, V]
+  char* out;                   // [T, H, V]
+  const int32_t *query_start, *source, *destination, *snapshot, *snapshot_at;
+  int64_t places, width;       // N, and W of `destination`
+  int64_t key_heads, heads, key_dim, value_dim, size;
+  float scale;
+  bool delta, l2_norm;
+};
+
+// Some columns of a head's values, of one row of the batch: from `first` on, as many as Kernels says or as there are.
+using Attend = void (*)(const Call&, int64_t row, int64_t head, int64_t first);
+
+struct Kernels {
+  int64_t columns;
+  Attend attend;
+};
+
+extern const Kernels kPortable;
+#if defined(__x86_64__)
+extern const Kernels kAvx2, kAvx512;
+#endif
+
+}  // namespace jaxserve::linear
