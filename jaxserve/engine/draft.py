@@ -21,8 +21,8 @@ from jaxserve.executor.programs import CompileProgress
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.draft_heads import head_config, is_draft_head
-from jaxserve.models.mtp import module_config, module_prefix
-from jaxserve.models.registry import MODULE_RULES, decoder_config
+from jaxserve.models.mtp import module_config
+from jaxserve.models.registry import MODULES, decoder_config
 from jaxserve.models.shards import require_shards
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.load import load_tokenizer
@@ -108,16 +108,16 @@ def prepare_module(
     Raises ConfigError for a target that has none, or several, CheckpointError for a checkpoint without it.
     """
     model = target.config
-    if model.architecture not in MODULE_RULES:
+    if (family := MODULES.get(model.architecture)) is None:
         raise ConfigError(
             f"{PARAM}: method 'mtp': {model.architecture} has no module for multi-token prediction here; there is one of "
-            f"{', '.join(MODULE_RULES)}",
+            f"{', '.join(MODULES)}",
             param=PARAM,
         )
     if model.draft_layers != 1:
         raise ConfigError(
-            f"{PARAM}: method 'mtp': num_nextn_predict_layers in the target's config.json is {model.draft_layers}; checkpoints "
-            "with one module are served",
+            f"{PARAM}: method 'mtp': num_nextn_predict_layers or mtp_num_hidden_layers in the target's config.json is "
+            f"{model.draft_layers}; checkpoints with one module are served",
             param=PARAM,
         )
     hf = _hf_config(directory)
@@ -127,16 +127,18 @@ def prepare_module(
             raise CheckpointError(f"{PARAM}: model: {name} is {given!r}, the target's is {wanted!r}", param=PARAM)
     load_format = _stored_format(directory, load_format)
     names: Collection[str] = ()
+    module = family.names(model.num_layers)
     if load_format != "dummy":
-        prefix = module_prefix(model.num_layers)
         with open_checkpoint(directory, load_format) as checkpoint:
             names = checkpoint.shapes.keys()
-        if not any(name.startswith(prefix) for name in names):
+        if not any(name.startswith(module.begin) for name in names):
             raise CheckpointError(
-                f"{PARAM}: method 'mtp': {directory} has no tensors {prefix}*, which are the module for multi-token prediction",
+                f"{PARAM}: method 'mtp': {directory} has no tensors {module.begin}*, which are the module for multi-token "
+                "prediction",
                 param=PARAM,
             )
-    config = module_config(decoder_config({**hf, "num_hidden_layers": model.num_layers + 1}), names)
+    last = decoder_config(family.with_module(hf, model))
+    config = module_config(last, module, names, normed_on=family.normed_on)
     require_shards(config, shards_of(mesh))
     if directory != target.directory:
         _require_same_tokens(directory, target.tokenizer)
@@ -158,7 +160,7 @@ def load_draft(draft: PreparedDraft, lowering: Lowering, *, seed: int, progress:
         packer=Packer(model.config, mesh, model.quantization, model.stored),
         progress=lambda done, total: progress("loading the draft model, MB", done // 10**6, -(-total // 10**6)),
     )
-    if head is None or head.layer is not None:
+    if head is None or head.module is not None:
         return DraftWeights(params)
     if not head.own_embedding:
         target = draft.target

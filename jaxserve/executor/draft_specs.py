@@ -122,7 +122,7 @@ def _state(draft: DraftModel, mesh: Mesh, cache: CacheArrays, options: ExecutorO
 
 def _targets(draft: DraftModel, mesh: Mesh) -> Any:
     fed = draft.config.fed
-    if fed is None or fed.layer is not None:
+    if fed is None or fed.module is not None:
         return None
     return jax.ShapeDtypeStruct((fed.vocab_size,), np.int32, sharding=NamedSharding(mesh, EVERYWHERE))
 

@@ -153,6 +153,27 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleNames:
+    """What a checkpoint calls the tensors of a module for multi-token prediction.
+
+    Attributes:
+        begin: with which they all do.
+        layer: of its layer, without a dot behind it.
+        projection, embed_norm, hidden_norm, final_norm: of what is around it, without ".weight".
+        embedding, head: of its own copies of what it shares with the target, with ".weight"; None where there never are any.
+    """
+
+    begin: str
+    layer: str
+    projection: str
+    embed_norm: str
+    hidden_norm: str
+    final_norm: str
+    embedding: str | None = None
+    head: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
     """What a draft head is fed besides tokens: hidden states of the target, which it goes on from.
 
@@ -163,9 +184,10 @@ class Fed:
         norm_first: whether the residual stream begins with the normalised hidden state.
         own_embedding, own_head: whether its checkpoint has a table of embeddings, and a matrix for logits; otherwise it has the
             target's. EAGLE-3 heads always have the latter.
-        layer: of a module for multi-token prediction (DeepSeek-AI 2024) the number of its layer in the target's checkpoint: a
-            projection joins hidden state and embedding to one stream, and a layer as the target's follows. None of an EAGLE-3
-            head (Li et al. 2025), whose layer's attention sees both.
+        module: of a module for multi-token prediction (DeepSeek-AI 2024) its tensors' names: a projection joins hidden state and
+            embedding to one stream, and a layer as the target's follows. None of an EAGLE-3 head (Li et al. 2025), whose layer's
+            attention sees both.
+        normed_on: whether it goes on from what its final norm makes, rather than from what that is made of.
     """
 
     size: int
@@ -174,7 +196,8 @@ class Fed:
     norm_first: bool = False
     own_embedding: bool = True
     own_head: bool = True
-    layer: int | None = None
+    module: ModuleNames | None = None
+    normed_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +380,7 @@ class DecoderConfig:
     @property
     def attention_inputs(self) -> int:
         """Numbers that queries, keys and values are projected from."""
-        return self.hidden_size * (1 if self.fed is None or self.fed.layer is not None else 2)
+        return self.hidden_size * (1 if self.fed is None or self.fed.module is not None else 2)
 
     @property
     def layer_norms(self) -> tuple[tuple[int, str], ...]:

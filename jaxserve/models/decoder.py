@@ -170,6 +170,7 @@ class Decoder(nnx.Module):
         self.layer_scales = LayerScales(config, dtype) if config.layer_scales else None
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
         self.entry = entry_of(config, dtype)
+        self.goes_on_normed = config.fed is not None and config.fed.normed_on
         self.score = Score(config, dtype) if config.labels else None
         self.dense = dense_layers(config.dense, dtype)
 
@@ -274,7 +275,8 @@ class Decoder(nnx.Module):
             stream = layer(Stream(self.entry.joined(embedded, x)), self.norms, rotated, attend, dispatch)
         else:
             stream = layer.fed(x, embedded, self.entry, self.norms, rotated, attend)
-        return self.norms(self.norms.final, stream.total()), stream.total()
+        normed = self.norms(self.norms.final, stream.total())
+        return normed, normed if self.goes_on_normed else stream.total()
 
     def embedded(self, pooled: jax.Array) -> jax.Array:
         """What the layers behind it make of pooled[R, E]: float32[R, embedding_size]."""

@@ -57,4 +57,4 @@ def entry_of(config: DecoderConfig, dtype: jnp.dtype) -> FedInput | JoinedInput 
     """How a decoder is fed; None for a model of its own."""
     if config.fed is None:
         return None
-    return FedInput(config, config.fed, dtype) if config.fed.layer is None else JoinedInput(config, dtype)
+    return FedInput(config, config.fed, dtype) if config.fed.module is None else JoinedInput(config, dtype)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
-from jaxserve.models.config import DecoderConfig
+from jaxserve.models import mtp
+from jaxserve.models.config import DecoderConfig, ModuleNames
 from jaxserve.models.draft_heads import head_rules
 from jaxserve.models.encoder import bert, modernbert, xlm_roberta
 from jaxserve.models.families import (
     cohere2,
+    deepseek,
     deepseek_v2,
     deepseek_v3,
     gemma2,
@@ -119,10 +122,33 @@ ENCODERS: Mapping[str, Family] = MappingProxyType(
 )
 
 
-MODULE_RULES: Mapping[str, Callable[[DecoderConfig], list[WeightRule]]] = MappingProxyType(
-    {deepseek_v3.ARCHITECTURE: deepseek_v3.module_rules}
+@dataclass(frozen=True, slots=True)
+class ModuleFamily:
+    """How the module for multi-token prediction of an architecture is read.
+
+    Attributes:
+        names: of its tensors, from the number of the target's layers.
+        with_module: config.json and the target's DecoderConfig to the config.json of a model that has the module as last layer.
+        rules: of its weights.
+        normed_on: as in `Fed`.
+    """
+
+    names: Callable[[int], ModuleNames]
+    with_module: Callable[[Mapping[str, Any], DecoderConfig], dict[str, Any]]
+    rules: Callable[[DecoderConfig], list[WeightRule]]
+    normed_on: bool = False
+
+
+_beside = partial(ModuleFamily, mtp.names_beside, qwen3_next.with_module, normed_on=True)
+MODULES: Mapping[str, ModuleFamily] = MappingProxyType(
+    {
+        deepseek_v3.ARCHITECTURE: ModuleFamily(mtp.names_behind, deepseek.with_module, deepseek_v3.module_rules),
+        qwen3_next.ARCHITECTURE: _beside(qwen3_next.module_rules),
+        qwen3_5.ARCHITECTURE: _beside(mtp.module_rules),
+        qwen3_5_moe.ARCHITECTURE: _beside(qwen3_5_moe.module_rules),
+    }
 )
-"""Of modules for multi-token prediction, by the architectures whose checkpoints may have one."""
+"""By the architectures whose checkpoints may have a module for multi-token prediction."""
 
 MODEL_TYPES: Mapping[str, str] = MappingProxyType(
     {**{family.model_type: name for name, family in FAMILIES.items()}, deepseek_v3.KIMI_K2: deepseek_v3.ARCHITECTURE}
@@ -205,4 +231,4 @@ def weight_rules(config: DecoderConfig) -> list[WeightRule]:
         assert found is not None, "the config was read by one"
         heads = score_rules(config) if config.encoder is None else []
         return [*found.weight_rules(config), *heads, *dense_rules(config)]
-    return head_rules(config) if config.fed.layer is None else MODULE_RULES[config.architecture](config)
+    return head_rules(config) if config.fed.module is None else MODULES[config.architecture].rules(config)

@@ -10,7 +10,7 @@ from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.draft_heads import GUESSABLE
 from jaxserve.models.encoder.rules import POOLER
-from jaxserve.models.mtp import module_prefix
+from jaxserve.models.mtp import BESIDE
 from jaxserve.models.rules import WeightRule
 
 logger = logging.getLogger(__name__)
@@ -86,13 +86,13 @@ def _of_encoder(config: DecoderConfig, name: str) -> bool:
 
 def _beside_module(config: DecoderConfig, name: str) -> bool:
     """Whether a tensor is of the target, in whose checkpoint a module for multi-token prediction is."""
-    layer = None if config.fed is None else config.fed.layer
-    return layer is not None and not name.startswith(module_prefix(layer))
+    module = None if config.fed is None else config.fed.module
+    return module is not None and not name.startswith(module.begin)
 
 
 def _drafts(config: DecoderConfig, name: str) -> bool:
     """Whether a tensor belongs to a layer behind the last one, or to a module beside the layers."""
-    if name.startswith("mtp."):
+    if name.startswith(BESIDE):
         return True
     behind = range(config.num_layers, config.num_layers + config.draft_layers)
     return any(name.startswith(f"model.layers.{layer}.") for layer in behind)

@@ -64,13 +64,18 @@ def deepseek_config(
     )
 
 
+def with_module(hf: Mapping[str, Any], model: DecoderConfig) -> dict[str, Any]:
+    """The config.json of a model whose last layer is the module for multi-token prediction."""
+    return {**hf, "num_hidden_layers": model.num_layers + 1}
+
+
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     return decoder_rules(config, attention=latent_rules, experts=_NAMES.rules)
 
 
 def module_rules(config: DecoderConfig) -> list[WeightRule]:
     """Of a module for multi-token prediction."""
-    return rules_of_module(config, attention=latent_rules, experts=_NAMES.rules)
+    return rules_of_module(config, experts=_NAMES.rules, attention=latent_rules)
 
 
 def _latent(fields: HfFields) -> Latent:

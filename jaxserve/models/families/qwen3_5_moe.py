@@ -11,6 +11,7 @@ from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.qwen3_5 import of_text
 from jaxserve.models.families.qwen3_next import hybrid_config
 from jaxserve.models.fields import HfFields
+from jaxserve.models.mtp import module_rules as rules_of_module
 from jaxserve.models.rules import WeightRule, decoder_rules
 
 ARCHITECTURE = "Qwen3_5MoeForCausalLM"
@@ -38,3 +39,8 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     return decoder_rules(config, experts=_NAMES.rules, recurrent=separate_rules)
+
+
+def module_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Of a module for multi-token prediction."""
+    return rules_of_module(config, experts=_NAMES.rules)

@@ -12,6 +12,7 @@ from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config, recurrent_layers
 from jaxserve.models.families.qwen2_moe import sparse_experts
 from jaxserve.models.fields import HfFields
+from jaxserve.models.mtp import module_rules as rules_of_module
 from jaxserve.models.recurrent import DeltaNet
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
@@ -76,6 +77,7 @@ def hybrid_config(hf: Mapping[str, Any], model_type: str, experts: Experts | Non
         reads=frozenset({"num_experts", "num_local_experts", "partial_rotary_factor"}),
         ropes=tuple(None if each else rope for each in linear),
         experts=experts,
+        draft_layers=fields.count("mtp_num_hidden_layers", 1),
         recurrent=net if any(linear) else None,
     )
 
@@ -92,5 +94,16 @@ def linear_layers(fields: HfFields) -> tuple[bool, ...]:
     return recurrent_layers(fields, kinds, recurrent=_KINDS[:1], attending=_KINDS[1:])
 
 
+def with_module(hf: Mapping[str, Any], model: DecoderConfig) -> dict[str, Any]:
+    """The config.json of a model whose last layer is the module for multi-token prediction, which has attention."""
+    kinds = [_KINDS[model.recurrent_of(layer) is None] for layer in range(model.num_layers)]
+    return {**hf, "num_hidden_layers": model.num_layers + 1, "layer_types": [*kinds, _KINDS[1]]}
+
+
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     return decoder_rules(config, experts=_NAMES.rules, recurrent=interleaved_rules)
+
+
+def module_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Of a module for multi-token prediction."""
+    return rules_of_module(config, experts=_NAMES.rules)

@@ -18,6 +18,7 @@ from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.stored_schemes import stored_schemes
 from sharding.mesh import make_mesh
+from tests.support.golden_modules import MODULES, with_module
 from tests.support.plain_deepseek import CONFIG, random_deepseek, run_module
 
 BLOCK = 16
@@ -73,6 +74,16 @@ def test_it_computes_what_the_plain_one_does(tmp_path, config, shares):
     hidden, follows = rng.standard_normal((9, config["hidden_size"])), rng.integers(0, config["vocab_size"], 9).tolist()
     for found, expected in zip(logits_of(directory, hidden, follows), run_module(weights, config, hidden, follows), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["qwen3-5-dense", "qwen3-5-experts", "qwen3-next-experts"])
+def test_modules_of_hybrids_compute_what_transformers_parts_do(tmp_path, name):
+    """They lie beside the layers, and go on from what their final norm makes."""
+    directory = with_module(name, tmp_path / name)
+    expected = np.load(MODULES / name / "expected.npz")
+    after, logits = logits_of(directory, expected["hidden"], expected["follows"].tolist())
+    np.testing.assert_allclose(after, expected["after"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits[:, : expected["logits"].shape[1]], expected["logits"], rtol=0, atol=1e-4)
 
 
 def test_blocks_are_held_as_those_of_the_target(tmp_path):
