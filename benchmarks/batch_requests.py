@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -28,9 +28,9 @@ def word(token: int) -> str:
     return " " + _LETTERS[token >> 10] + _LETTERS[token >> 5 & 31] + _LETTERS[token & 31]
 
 
-def write_checkpoint(directory: Path) -> Path:
+def write_checkpoint(directory: Path, config: Mapping[str, Any] = llama150m.CONFIG) -> Path:
     """A directory with config.json and tokenizer; weights are made from a seed (`--load-format dummy`)."""
-    llama150m.write_config(directory)
+    llama150m.write_config(directory, config)
     words = {word(token).replace(" ", "Ġ"): token for token in range(VOCABULARY)}
     tokenizer = Tokenizer(models.BPE(vocab=words, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

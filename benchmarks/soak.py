@@ -26,7 +26,8 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import machine, servers
+from benchmarks import hybrid150m, machine, servers
+from benchmarks.batch_requests import write_checkpoint
 from benchmarks.load.files import write
 from benchmarks.load.minutes import Row, verdicts
 from benchmarks.load.neighbour import neighbour
@@ -36,7 +37,7 @@ from benchmarks.load.schedule import minute
 from benchmarks.peers import checkpoint
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
-OWN_MODEL = "llama150m"
+OWN_MODEL, HYBRID = "llama150m", "hybrid150m"
 _LOGGED = (" WARNING ", " ERROR ", " CRITICAL ")
 _MOST_LINES = 100  # of the log, in the results
 _TITLES = (
@@ -114,10 +115,12 @@ def soak(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The whole measurement; what there is of it is in the JSON file after every minute."""
     report: dict[str, Any] = {**machine.describe(), "command": machine.command("benchmarks.soak"), "model": given.model}
     report |= {"neighbour": {"cores": given.neighbours, "cycle_s": given.cycle, "busy_s": given.busy}}
-    model = given.model
+    model, flags = given.model, ["--state-dir", str(folder / "state"), *given.server_flags]
     if model == OWN_MODEL:
         model = str(checkpoint.write_directory(folder / OWN_MODEL, dict(checkpoint.weights())))
-    with servers.ready([model, "--state-dir", str(folder / "state"), *given.server_flags]) as server:
+    elif model == HYBRID:
+        model, flags = str(write_checkpoint(folder / HYBRID, hybrid150m.CONFIG)), ["--load-format", "dummy", *flags]
+    with servers.ready([model, *flags]) as server:
         try:
             uvloop.run(measure(server, given, report))
         finally:
@@ -148,7 +151,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=0.6, help="of the capacity, that is asked for")
     parser.add_argument("--capacity-seconds", type=float, default=60.0, help="for which it is measured")
     parser.add_argument("--clients", type=int, default=32, help="with which it is measured")
-    parser.add_argument("--model", default=OWN_MODEL, help="checkpoint directory or bundled model; by default 150M parameters")
+    parser.add_argument("--model", default=OWN_MODEL, help=f"checkpoint directory, bundled model, or {HYBRID}")
     parser.add_argument("--forms", type=float, default=0.25, help="share of plain streams whose output must match a regex")
     parser.add_argument("--neighbours", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2), help="cores it takes")
     parser.add_argument("--cycle", type=float, default=20.0, help="seconds from one burst of the neighbour to the next")

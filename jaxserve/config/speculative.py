@@ -15,7 +15,7 @@ from jaxserve.errors import ConfigError
 Method = Literal["ngram", "suffix", "draft_model", "eagle3", "mtp"]
 
 _OWNERS: Mapping[str, Method] = MappingProxyType({"prompt_lookup_": "ngram", "suffix_decoding_": "suffix"})
-_ALIASES: Mapping[str, Method] = MappingProxyType({"deepseek_mtp": "mtp"})
+_ALIASES: Mapping[str, Method] = MappingProxyType(dict.fromkeys(("deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp"), "mtp"))
 """Other names of vLLM's."""
 _METHODS = ", ".join(map(repr, (*get_args(Method), "none")))
 

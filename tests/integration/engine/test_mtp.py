@@ -13,6 +13,7 @@ from jaxserve.llm import LLM
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.speculation.device import DeviceGuesses
 from tests.support.engine import run
+from tests.support.golden_modules import with_module
 from tests.support.plain_deepseek import CONFIG, random_deepseek
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
@@ -37,13 +38,20 @@ class Always(DeviceGuesses):
         return self.max_drafts
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
+@pytest.fixture(scope="module", params=["deepseek", "qwen3-next-experts"])
+def directory(request, tmp_path_factory):
+    if request.param != "deepseek":
+        return with_module(request.param, tmp_path_factory.mktemp("hybrid") / request.param)
     path = write_tiny_checkpoint(tmp_path_factory.mktemp("deepseek"))
     config = {**CONFIG, "vocab_size": json.loads((path / "config.json").read_text())["vocab_size"]}
     (path / "config.json").write_text(json.dumps(config))
     save_file(random_deepseek(np.random.default_rng(1), config), path / "model.safetensors")
     return path
+
+
+def swaps(directory) -> bool:
+    """Models with recurrent layers do not."""
+    return directory.name.startswith("deepseek")
 
 
 def engine(directory, method: str) -> LLM:
@@ -55,7 +63,7 @@ def engine(directory, method: str) -> LLM:
         max_num_batched_tokens=TOKENS,
         page_size=PAGE,
         num_pages=PAGES,
-        swap_space=0.01,
+        swap_space=0.01 if swaps(directory) else 0.0,
         dtype="float32",
         late_compiles="raise",
     )
@@ -81,14 +89,14 @@ def expected(directory):
 
 
 def test_no_token_changes(directory, expected):
-    llm = engine(directory, "deepseek_mtp")
+    llm = engine(directory, "deepseek_mtp" if swaps(directory) else "qwen3_next_mtp")
     assert generated(llm) == expected
     assert generated(llm) == expected, "behind prefix hits"
     llm._built.core.scheduler.check()
     always = run(llm._built, prompts(), PARAMS, speculation=Always())
     assert always.tokens == expected
     assert always.scheduler.counts().spec_decode_num_draft_tokens > 10 * COUNT
-    for swap in (None, SwapSpace(40, 0.0)):
+    for swap in (None, SwapSpace(40, 0.0)) if swaps(directory) else (None,):
         pressed = run(llm._built, prompts(), PARAMS, num_pages=FEW, growth_reserve=0.0, swap=swap, speculation=Always())
         assert pressed.preemptions
         assert pressed.tokens == expected

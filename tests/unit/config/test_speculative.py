@@ -54,7 +54,7 @@ def test_a_model_guesses():
     assert not parsed(method="suffix").runs_model
 
 
-@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp"])
+@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp"])
 def test_the_targets_own_module(method):
     """The number of tokens is vLLM's: one for each module."""
     config = parsed(method=method)
@@ -78,7 +78,7 @@ def test_a_mapping_is_taken():
         ({"model": "draft", "num_speculative_tokens": 3, "quantization": "fp8"}, "quantization is not taken"),
         ({"model": "draft", "num_speculative_tokens": 3, "prompt_lookup_max": 4}, "belongs to the method 'ngram'"),
         ({"method": "ngram", "num_speculative_tokens": 3, "suffix_decoding_max_tree_depth": 4}, "belongs to the method 'suffix'"),
-        ({"method": "qwen3_next_mtp"}, "method 'qwen3_next_mtp' is not there yet"),
+        ({"method": "mimo_mtp"}, "method 'mimo_mtp' is not there yet"),
         ({"method": "medusa"}, "method 'medusa' is not served"),
         ({"method": "guess"}, "method must be one of 'ngram', 'suffix', 'draft_model', 'eagle3', 'mtp', 'none', got 'guess'"),
         ({"method": "ngram", "model": "draft", "num_speculative_tokens": 3}, "model must not be given with the method 'ngram'"),

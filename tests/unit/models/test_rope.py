@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -113,3 +114,21 @@ def test_layers_share_cosines_on_cpus():
     program = jax.jit(layers).lower(x, positions).compile().as_text()
     assert program is not None
     assert program.count(" cosine(") == program.count(" sine(") == 1
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        RopeConfig(theta=500000.0),
+        RopeConfig(kind="yarn", theta=1e6, factor=32.0, original_max_position_embeddings=8192, attention_factor=1.2),
+        RopeConfig(kind="longrope", short_factors=(1.0,) * 32, long_factors=(1.0, 4.0) * 16, extended=True, attention_factor=1.1),
+    ],
+    ids=lambda rope: rope.kind,
+)
+def test_a_million_positions_are_as_exact_as_the_first(rope):
+    """Angles are products in float32, as in the checkpoints' own code; cosines and sines of them are those of float64."""
+    positions = np.concatenate([np.arange(0, 2**20, 997), [2**17 - 1, 2**18 - 1, 2**20 - 1]]).astype(np.int32)
+    rotated = jax.jit(partial(rotation, rope, 64))(positions)
+    angles = (positions.astype(np.float32)[:, None] * inverse_frequencies(rope, 64)[None]).astype(np.float64)
+    for found, function in ((rotated.cos, np.cos), (rotated.sin, np.sin)):
+        np.testing.assert_allclose(found, rope.attention_factor * function(angles), rtol=0, atol=3e-7)
