@@ -144,7 +144,7 @@ def test_more_active_experts_than_there_are() -> None:
 
 
 def test_an_unknown_model_type_lists_the_known() -> None:
-    with pytest.raises(UnsupportedModelError, match="'mamba' is not known to the planner; known are llama, mistral"):
+    with pytest.raises(UnsupportedModelError, match="'mamba' is not known to the planner; known are llama, llama4_text, mistral"):
         shape_from_hf(hf("mamba"), "x")
 
 
