@@ -6,8 +6,10 @@ from typing import Any
 
 from benchmarks import llama150m
 
-SHARED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
-SHARED += ("intermediate_size", "rms_norm_eps", "tie_word_embeddings", "bos_token_id", "eos_token_id", "dtype")
+SHARED = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("intermediate_size", "rms_norm_eps", "tie_word_embeddings", "bos_token_id", "eos_token_id", "dtype"),
+)
 LONGEST = 32768
 
 CONFIG: dict[str, Any] = {

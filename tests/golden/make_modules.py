@@ -57,7 +57,7 @@ def tensors(model: Any, around: torch.nn.ModuleDict) -> dict[str, torch.Tensor]:
     return named | {f"mtp.{name}": tensor.contiguous() for name, tensor in around.state_dict().items()}
 
 
-def computed(target: Any, model: Any, around: torch.nn.ModuleDict, seed: int) -> dict[str, np.ndarray]:
+def computed(target: Any, model: Any, around: torch.nn.ModuleDict, seed: int) -> dict[str, Any]:
     """What the module makes of random hidden states and tokens."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(1, TOKENS, model.config.hidden_size, generator=generator)

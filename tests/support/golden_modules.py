@@ -16,7 +16,7 @@ def with_module(name: str, directory: Path) -> Path:
     shutil.copytree(DATA / name, directory)
     shutil.copy(MODULES / name / "module.safetensors", directory)
     (directory / "model.safetensors").rename(directory / "target.safetensors")
-    files = {}
+    files: dict[str, str] = {}
     for path in directory.glob("*.safetensors"):
         with safe_open(path, "numpy") as tensors:
             files |= dict.fromkeys(tensors.keys(), path.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -167,14 +168,9 @@ class TestGatedLinearAttention(GatedLinearAttentionSuite):
         want, left = (np.asarray(array) for array in call(*whole))
         states, parts = whole[5], []
         for first, last, place in ((0, 33, 0), (33, 34, 1), (34, 70, 1)):
-            alone = StateRows(
-                np.asarray([0, last - first], np.int32),
-                np.zeros(last - first, np.int32),
-                np.asarray([place], np.int32),
-                np.asarray([[1]], np.int32),
-                np.asarray([PLACES], np.int32),
-                np.zeros(1, np.int32),
-            )
+            count = last - first
+            words: tuple[Any, ...] = ([0, count], [0] * count, [place], [[1]], [PLACES], [0])
+            alone = StateRows(*(jnp.asarray(each, jnp.int32) for each in words))
             out, states = call(*(array[first:last] for array in whole[:5]), states, alone)
             parts.append(np.asarray(out))
         np.testing.assert_array_equal(np.concatenate(parts), want[:70])
@@ -182,7 +178,7 @@ class TestGatedLinearAttention(GatedLinearAttentionSuite):
 
     def test_rows_outside_the_arrays_are_refused(self):
         *given, rows = state_arrays(STEPS[0], SHAPES[0], "float32")
-        call = partial(linear_native.gated_linear_attention, layer=LAYER, options=SHAPES[0].options)
+        call: Any = partial(linear_native.gated_linear_attention, layer=LAYER, options=SHAPES[0].options)
         for wrong, message in (
             (rows._replace(source=rows.source + PLACES), "source must be a place"),
             (rows._replace(query_start=rows.query_start + 99), "query_start must rise"),

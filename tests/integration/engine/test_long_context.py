@@ -90,6 +90,7 @@ def test_256k_tokens_in_chunks_and_from_the_prefix_cache(directory):
         (output,) = llm.generate([TokensPrompt(prompt_token_ids=tokens.tolist())], params)
         assert output.num_cached_tokens == cached
         said = output.outputs[0]
+        assert said.logprobs is not None
         for place in range(4):
             expected = plain_logprobs(directory, np.concatenate([tokens, said.token_ids[:place]]).astype(np.int64))
             assert said.token_ids[place] == expected.argmax()

@@ -1,6 +1,7 @@
 """A random module for multi-token prediction changes no token: behind prefix hits, preemption, swapping and aborts."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def directory(request, tmp_path_factory):
     return path
 
 
-def swaps(directory) -> bool:
+def swaps(directory: Path) -> bool:
     """Models with recurrent layers do not."""
     return directory.name.startswith("deepseek")
 
