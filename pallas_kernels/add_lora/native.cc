@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pallas_kernels/matmul/native_kernels.h"
+#include "pallas_kernels/native/bfloat16.h"
 #include "pallas_kernels/native/work.h"
 
 namespace ffi = xla::ffi;
@@ -36,14 +37,6 @@ struct Arrays {
 
   int64_t Width() const { return parts.size() * rank; }
 };
-
-// Nearest, or even where there are two; NaN stays NaN.
-inline uint16_t ToBfloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  if ((bits & 0x7fffffff) > 0x7f800000) return bits >> 16 | 0x40;
-  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
 
 // Between A and B: sums [rows, parts * rank], and the numbers [parts, rows, rank] that B's are multiplied by.
 class Shrunk {

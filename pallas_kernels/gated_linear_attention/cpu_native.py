@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import native
-from pallas_kernels.gated_linear_attention.problem import LinearOptions, LinearProblem
+from pallas_kernels.gated_linear_attention.problem import NORM_EPS, LinearOptions, LinearProblem
 from pallas_kernels.state_rows import StateRows
 
 LIMITS = "bfloat16 or float32"
@@ -52,6 +52,7 @@ def gated_linear_attention(
         rows.snapshot_at,
         layer=layer,
         scale=np.float32(options.scale),
+        norm_eps=np.float32(NORM_EPS),
         delta=options.delta,
         l2_norm=options.l2_norm,
         instruction_set=instruction_set,

@@ -24,7 +24,7 @@ ffi::Error Run(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::An
                ffi::Buffer<ffi::F32> beta, ffi::Buffer<ffi::F32> before, ffi::Buffer<ffi::S32> query_start,
                ffi::Buffer<ffi::S32> source, ffi::Buffer<ffi::S32> destination, ffi::Buffer<ffi::S32> snapshot,
                ffi::Buffer<ffi::S32> snapshot_at, ffi::Result<ffi::AnyBuffer> out, ffi::ResultBuffer<ffi::F32> states,
-               int64_t layer, float scale, bool delta, bool l2_norm, std::string_view instruction_set) {
+               int64_t layer, float scale, float norm_eps, bool delta, bool l2_norm, std::string_view instruction_set) {
   if (before.typed_data() != states->typed_data()) return ffi::Error::InvalidArgument("states must be written where they lie");
   const auto sizes = states->dimensions();  // [L, N, H, D, V]
   const int64_t rows = source.element_count(), tokens = q.dimensions()[0];
@@ -49,6 +49,7 @@ ffi::Error Run(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::An
   call.value_dim = sizes[4];
   call.size = q.element_type() == ffi::F32 ? 4 : 2;
   call.scale = scale;
+  call.norm_eps = norm_eps;
   call.delta = delta;
   call.l2_norm = l2_norm;
   for (int64_t row = 0; row < rows; ++row) {
@@ -88,6 +89,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(GatedLinearAttention, jaxserve::linear::Run,
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<int64_t>("layer")
                                   .Attr<float>("scale")
+                                  .Attr<float>("norm_eps")
                                   .Attr<bool>("delta")
                                   .Attr<bool>("l2_norm")
                                   .Attr<std::string_view>("instruction_set"));

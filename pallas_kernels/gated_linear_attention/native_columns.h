@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "pallas_kernels/gated_linear_attention/native_kernels.h"
+#include "pallas_kernels/native/bfloat16.h"
 
 namespace jaxserve::linear {
 namespace {  // every file its own: it is compiled for its CPUs
 
-constexpr float kNormEps = 1e-6f;
 constexpr int kVectors = 4;  // of a row of the state here
 
 inline void Widen(const char* from, int64_t count, int64_t size, float* to) {
@@ -20,27 +20,17 @@ inline void Widen(const char* from, int64_t count, int64_t size, float* to) {
     std::memcpy(to, from, count * sizeof(float));
     return;
   }
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t half;
-    std::memcpy(&half, from + 2 * i, sizeof half);
-    const uint32_t bits = static_cast<uint32_t>(half) << 16;
-    std::memcpy(to + i, &bits, sizeof bits);
-  }
+  const auto* halves = reinterpret_cast<const uint16_t*>(from);
+  for (int64_t i = 0; i < count; ++i) to[i] = FromBfloat16(halves[i]);
 }
 
-// Nearest, or even where there are two; NaN stays NaN.
 inline void Narrow(const float* from, int64_t count, int64_t size, char* to) {
   if (size == sizeof(float)) {
     std::memcpy(to, from, count * sizeof(float));
     return;
   }
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, from + i, sizeof bits);
-    const bool nan = (bits & 0x7fffffff) > 0x7f800000;
-    const uint16_t half = nan ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    std::memcpy(to + 2 * i, &half, sizeof half);
-  }
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  for (int64_t i = 0; i < count; ++i) halves[i] = ToBfloat16(from[i]);
 }
 
 inline float Dot(const float* a, const float* b, int64_t count) {
@@ -103,8 +93,8 @@ class Columns {
     Widen(call_.k + key * call_.size, dim, call_.size, k_);
     float read = call_.scale, written = 1.0f;
     if (call_.l2_norm) {
-      read /= std::sqrt(Dot(q_, q_, dim) + kNormEps);
-      written /= std::sqrt(Dot(k_, k_, dim) + kNormEps);
+      read /= std::sqrt(Dot(q_, q_, dim) + call_.norm_eps);
+      written /= std::sqrt(Dot(k_, k_, dim) + call_.norm_eps);
     }
     for (int64_t d = 0; d < dim; ++d) q_[d] *= read, k_[d] *= written;
 

@@ -14,7 +14,7 @@ struct Call {
   const int32_t *query_start, *source, *destination, *snapshot, *snapshot_at;
   int64_t places, width;       // N, and W of `destination`
   int64_t key_heads, heads, key_dim, value_dim, size;
-  float scale;
+  float scale, norm_eps;       // of `l2_norm`
   bool delta, l2_norm;
 };
 
