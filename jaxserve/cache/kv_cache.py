@@ -165,8 +165,10 @@ class KVCache:
         while self.states is not None and columns and (columns := self.states.find(hashes[:found])) < found:
             pages = self._match(hashes[:columns])
             found = len(pages) // self._groups
-        branch = branch * self.page_size if branch > columns else 0
-        return PrefixMatch(root, tuple(pages), tuple(hashes[:columns]), columns * self.page_size, branch)
+        # Behind its last snapshot a conversation that goes on has pages too, fewer than from one snapshot to the next.
+        branch, tokens_found = branch * self.page_size, columns * self.page_size
+        worth_keeping = self.states is not None and (branch - tokens_found >= self.states.places.interval or not columns)
+        return PrefixMatch(root, tuple(pages), tuple(hashes[:columns]), tokens_found, branch if worth_keeping else 0)
 
     def fits(self, match: PrefixMatch, num_tokens: int, *, spare: int) -> bool:
         """Whether a sequence could begin with `match`, grow to `num_tokens`, and leave `spare` pages free."""
@@ -201,8 +203,8 @@ class KVCache:
         self._slid(sequence, match.num_tokens)
         sequence.state.branch = match.branch
         if self.states is not None and match.hashes:
-            self.states.use(match.hashes[-1])
-            sequence.state.restored = self.states.place(match.hashes[-1])
+            goes_on = num_tokens > match.num_tokens + self.page_size
+            self.states.restore(sequence.state, match.hashes[-1], goes_on=goes_on)
         return sequence
 
     def can_fork(self, parent: SequencePages, num_tokens: int) -> bool:
@@ -325,14 +327,15 @@ class KVCache:
     def keep_state(self, sequence: SequencePages, num_tokens: int, busy: Collection[int]) -> int | None:
         """A place for the state after so many tokens, whole columns, which is found once these are known; None for none.
 
-        It is none of the busy places. Only once a step is chosen: what it leaves there is found from the next step on.
+        It is none of the busy places, but for one that only this sequence reads. Only once a step is chosen: what it leaves there
+        is found from the next step on.
         """
         assert self.states is not None, "a model with recurrent states"
         column = num_tokens // self.page_size
         if column <= len(sequence.hashes) and (digest := sequence.hashes[column - 1]) in self.states:
             self.states.use(digest)
             return None
-        place = self.states.take(busy)
+        place = self.states.take_for(sequence.state, busy)
         if place is not None:
             sequence.state.pending.append((column, place))
             self._insert_states(sequence)
@@ -343,9 +346,12 @@ class KVCache:
         state = sequence.state
         while self.states is not None and state.pending and state.pending[0][0] <= len(sequence.hashes):
             column, place = state.pending.pop(0)
-            self.states.supersede(state.latest)
-            state.latest = sequence.hashes[column - 1]
-            self.states.insert(state.latest, place)
+            digest = sequence.hashes[column - 1]
+            self.states.insert(digest, place)
+            if column * self.page_size == state.branch:
+                self.states.use(digest)  # two prompts part here, so a third one may come
+            else:
+                state.origin, state.latest = None, digest
 
     def _note_stored(self, sequence: SequencePages, tokens: Sequence[int], start: int, pages: Sequence[int], group: int) -> None:
         """These pages, of the columns from `start` on, are about to be found: those that could not be, run by run."""

@@ -14,15 +14,17 @@ class SequenceState:
     Attributes:
         restored: the place of a snapshot that it begins with; 0 once it has, or for none.
         refused: drafts of its latest row that were not right, if nothing was planned since.
-        branch: tokens whose pages were found when it began, where no snapshot was as long; 0 if one was.
+        branch: tokens whose pages were found when it began, where no snapshot was, nor one a little shorter; 0 if there was one.
         pending: snapshots that cannot be found yet: columns before them, and where they are.
-        latest: what its latest snapshot is found by.
+        origin: what the snapshot is found by that its prompt goes on from by a page or more; None once it left one of its own.
+        latest: what its latest snapshot is found by, but for one at `branch`, which is for others.
     """
 
     restored: int = 0
     refused: int = 0
     branch: int = 0
     pending: list[tuple[int, int]] = field(default_factory=list)
+    origin: bytes | None = None
     latest: bytes | None = None
 
 

@@ -7,9 +7,10 @@ way. Sequences have places of their own, which this knows nothing of (`config.st
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
+from jaxserve.cache.sequence_pages import SequenceState
 from jaxserve.config.states import StatePlaces
 
 
@@ -26,7 +27,7 @@ class StatePool:
         self.num_evicted = 0
         self._free = list(range(places.count - 1, places.first_snapshot - 1, -1))
         self._kept: OrderedDict[bytes, int] = OrderedDict()  # the next one to make way first
-        self._hit: set[bytes] = set()
+        self._uses: Counter[bytes] = Counter()
         self._pinned: set[bytes] = set()
 
     def __contains__(self, digest: bytes) -> bool:
@@ -41,14 +42,27 @@ class StatePool:
         """How many columns of a chain the longest of its prefixes has that there is a snapshot of."""
         return next((count for count in range(len(digests), 0, -1) if digests[count - 1] in self._kept), 0)
 
-    def place(self, digest: bytes) -> int:
-        """Where the snapshot is, which is not changed before the next `take` that does not call it busy."""
-        return self._kept[digest]
-
     def use(self, digest: bytes) -> None:
         """A sequence goes on from the snapshot, or would have made it."""
         self._kept.move_to_end(digest)
-        self._hit.add(digest)
+        self._uses[digest] += 1
+
+    def restore(self, state: SequenceState, digest: bytes, *, goes_on: bool) -> None:
+        """A sequence begins with the snapshot, which nobody overwrites before the next `take` that does not call its place busy.
+
+        `goes_on` is whether it will leave one of its own at its prompt's end.
+        """
+        self.use(digest)
+        state.restored = self._kept[digest]
+        state.origin = digest if goes_on else None
+
+    def take_for(self, state: SequenceState, busy: Collection[int]) -> int | None:
+        """A place for a later snapshot of a sequence, none of the busy ones but for one that only this sequence reads.
+
+        A conversation goes on from the snapshot of its last turn, which nobody else used: it is left where that one is.
+        """
+        spent = self._supersede(state.latest), self._supersede(state.origin, uses=1)
+        return self.take([place for place in busy if place not in spent])
 
     def take(self, busy: Collection[int]) -> int | None:
         """A place for a snapshot, none of the busy ones; None if there is none."""
@@ -58,7 +72,7 @@ class StatePool:
         if digest is None:
             return None
         self.num_evicted += 1
-        self._hit.discard(digest)
+        del self._uses[digest]
         return self._kept.pop(digest)
 
     def insert(self, digest: bytes, place: int) -> None:
@@ -72,11 +86,6 @@ class StatePool:
         """Places of snapshots that cannot be found yet."""
         self._free += places
 
-    def supersede(self, digest: bytes | None) -> None:
-        """A later snapshot of the same sequence is there: unless another used it, this one makes way first."""
-        if digest is not None and digest in self._kept and digest not in self._hit:
-            self._kept.move_to_end(digest, last=False)
-
     def pin(self, digests: Sequence[bytes]) -> None:
         """The longest prefix's snapshot makes way for none, until `unpin_all`."""
         if count := self.find(digests):
@@ -89,12 +98,19 @@ class StatePool:
         """Nothing can be found any more."""
         self._free += self._kept.values()
         self._kept.clear()
-        self._hit.clear()
+        self._uses.clear()
         self._pinned.clear()
 
     def check(self, pending: Iterable[int]) -> None:
         """Assert that every place is one snapshot's, given those that cannot be found yet, or free."""
         places = [*self._free, *self._kept.values(), *pending]
         assert sorted(places) == list(range(self.places.first_snapshot, self.places.count)), "a place is lost, or held twice"
-        assert self._hit <= self._kept.keys(), "a snapshot that is gone counts as used"
+        assert self._uses.keys() <= self._kept.keys(), "a snapshot that is gone counts as used"
         assert self._pinned <= self._kept.keys(), "a snapshot is pinned that is gone"
+
+    def _supersede(self, digest: bytes | None, uses: int = 0) -> int | None:
+        """A snapshot of a sequence that leaves a later one: unless it was used more often, it makes way first. Its place then."""
+        if digest is None or digest not in self._kept or self._uses[digest] > uses:
+            return None
+        self._kept.move_to_end(digest, last=False)
+        return self._kept[digest]

@@ -155,7 +155,8 @@ class CacheConfig:
     )
     state_snapshots: int | None = setting(
         None,
-        "states of recurrent layers that are kept of prompts' beginnings, for those that begin alike; max_num_seqs by default",
+        "states of recurrent layers that are kept of prompts' beginnings, for those that begin alike; max_num_seqs and a "
+        "quarter by default",
     )
     state_snapshot_interval: int = setting(
         256, "tokens from one kept state of a sequence to the next, about; rounded up to whole pages"

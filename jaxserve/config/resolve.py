@@ -224,7 +224,7 @@ def _check_recurrent(config: EngineConfig) -> None:
 def state_places(config: EngineConfig) -> StatePlaces:
     """Room for recurrent states, as asked for. The interval is rounded up to whole pages."""
     slots, asked, size = config.scheduler.max_num_seqs, config.cache.state_snapshots, config.cache.page_size
-    snapshots = slots if asked is None else asked
+    snapshots = slots + -(-slots // 4) if asked is None else asked  # one a running prompt, and some of what prompts share
     interval = -(-config.cache.state_snapshot_interval // size) * size
     return StatePlaces(slots, 1 + config.speculation.max_drafts, snapshots if config.cache.prefix_caching else 0, interval)
 

@@ -19,7 +19,7 @@ from pallas_kernels.registry import Target
 from pallas_kernels.state_rows import StateRows
 from sharding import partition_spec
 
-_INPUTS = partition_spec((None, None, None, "heads", None))
+_INPUTS = partition_spec((None, None, None, "heads"))
 _MEMORY = partition_spec((None, None, "heads", None, None))
 _BY_HEAD = partition_spec((None, "heads"))
 
@@ -30,7 +30,7 @@ class StateTable:
     """States of L recurrent layers at N places; donated to each step.
 
     Attributes:
-        inputs: [L,N,W-1,s,C/s], of convolutions, in the activations' dtype.
+        inputs: [L,N,W-1,C], of convolutions, in the activations' dtype. It is never reshaped: XLA would copy all of it, twice.
         memory: f32[L,N,H,D,V]; None where the inputs of convolutions are all that is kept.
     """
 
@@ -47,7 +47,7 @@ def abstract_states(config: DecoderConfig, mesh: Mesh, places: int, shards: int,
     def array(size: tuple[int, ...], dtype: str, spec: PartitionSpec) -> Any:
         return jax.ShapeDtypeStruct(size, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
-    inputs = (layers, places, recurrent.width - 1, shards, recurrent.held_channels(shards) // shards)
+    inputs = (layers, places, recurrent.width - 1, recurrent.held_channels(shards))
     memory = (layers, places, *recurrent.state)
     return StateTable(array(inputs, dtype, _INPUTS), array(memory, "float32", _MEMORY) if math.prod(memory) else None)
 
@@ -74,18 +74,17 @@ class TableRecur:
         def convolve(
             x: jax.Array, weight: jax.Array, bias: jax.Array | None, inputs: jax.Array, rows: StateRows
         ) -> tuple[jax.Array, jax.Array]:
-            flat = inputs.reshape(*inputs.shape[:3], -1)
             out, left = causal_conv1d(
                 x.reshape(x.shape[0], -1),
                 weight.reshape(weight.shape[0], -1),
                 None if bias is None else bias.reshape(-1),
-                flat,
+                inputs,
                 rows,
                 layer=layer,
                 silu=silu,
                 target=self._target,
             )
-            return out.reshape(x.shape), left.reshape(inputs.shape)
+            return out.reshape(x.shape), left
 
         by_shard = partition_spec((None, "heads", None))
         specs = (by_shard, by_shard, partition_spec(("heads", None)), _INPUTS, PartitionSpec())
