@@ -58,7 +58,7 @@ class GatedDeltaNet(nnx.Module):
             self.options,
         )
         normed = rms(attended, self.norm[...], self.eps)
-        gated = normed * jax.nn.silu(gate.astype(jnp.float32)).reshape(attended.shape)
+        gated = normed.astype(jnp.float32) * jax.nn.silu(gate.astype(jnp.float32)).reshape(attended.shape)
         return project_rows(gated.astype(x.dtype).reshape(tokens, shards, values), self.out, None)
 
     def _decay(self, fade: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +10,17 @@ import pytest
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.resolve import WORKSPACE_BYTES, ModelFacts, resolve
+from jaxserve.config.states import StatePlaces
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.memory import count_bytes, device_bytes, device_facts
 from jaxserve.executor.options import ExecutorOptions
+from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
 from tests.support.families import hf_config
+
+DATA = Path(__file__).parents[2] / "golden" / "data"
 
 
 def held(tree, device):
@@ -134,3 +139,26 @@ def test_sampling_on_a_cpu_takes_little_more_than_the_logits():
     (variant,) = lowering.variants
     program = lowering.choose(rows, variant).compile()
     assert program.memory_analysis().temp_size_in_bytes < 16 << 20
+
+
+@pytest.mark.parametrize("checkpoint", ["qwen3-next-experts", "granite4-experts", "lfm2-conv"])
+def test_a_step_copies_no_table_of_recurrent_states(checkpoint):
+    """However many places there are: XLA copies what it thinks must be laid out otherwise, at every step."""
+    decoder = decoder_config(read_hf_config(DATA / checkpoint))
+
+    def workspace(snapshots):
+        options = ExecutorOptions(
+            max_num_seqs=2,
+            max_num_batched_tokens=4,
+            max_model_len=32,
+            num_pages=8,
+            page_size=16,
+            dtype="bfloat16",
+            kv_dtype="float32",
+            states=StatePlaces(slots=2, width=1, snapshots=snapshots, interval=16),
+        )
+        lowering = Lowering(decoder, make_mesh(1), options)
+        program = lowering.forward(lowering.grid.buckets[0]).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert workspace(4) == workspace(1000)
