@@ -5,8 +5,8 @@
 In the engine process: schedule and plan, pad to the bucket, call a program of as many arrays as a model of 12 layers has, apply,
 and write the message to the front end. In the front end: read the message, and tokens to text. Three loads: `decode` (all rows
 decode), `waiting` (so they do, and 1,024 requests of 8 tenants wait), `mixed` (outputs end after 32 to 96 tokens and waiting
-requests take their rows, so most steps also compute prompts). Prints medians in microseconds and writes
-benchmarks/results/host_loop.json.
+requests take their rows, so most steps also compute prompts). `decode` is measured with a longer `max_model_len`, too: page
+tables are larger then, and rows as before. Prints medians in microseconds and writes benchmarks/results/host_loop.json.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.speculation.make import make_speculation
 from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import BucketGrid
+from jaxserve.step.page_tables import PageTables, most_changes
 from jaxserve.step.plan import Plan, StepResult
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.types import RequestOptions, ServiceClass
 
-PROMPT, MAX_LEN, PAGE_SIZE, VOCAB, WAITING, TENANTS = 128, 2048, 16, 500, 1024, 8
+PROMPT, MAX_LEN, LONGER, PAGE_SIZE, VOCAB, WAITING, TENANTS = 128, 2048, 131072, 16, 500, 1024, 8
 RESULTS = Path(__file__).parent / "results" / "host_loop.json"
 WEIGHTS, STATE = 51, 7  # arrays of a model of 12 layers, and of what lives on the device
 ENGINE = ("schedule", "batch", "dispatch", "apply", "send")
@@ -67,7 +68,9 @@ class Loop:
 
     rows: int
     load: str
+    max_model_len: int = MAX_LEN
     seconds: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
+    batch_bytes: int = 0  # of the latest step
 
     def __post_init__(self) -> None:
         self.clock = RealClock()
@@ -77,12 +80,14 @@ class Loop:
             max_num_seqs=self.rows, max_num_batched_tokens=max(self.rows * PROMPT, 512), max_waiting=2 * WAITING + self.rows
         )
         limits = IntakeLimits(
-            max_model_len=MAX_LEN, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=1, seed=0, strict=True
+            max_model_len=self.max_model_len, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=1, seed=0, strict=True
         )
         budgets = Budgets(Policies(), ServiceClass.BATCH, num_pages=cache.num_usable, page_size=PAGE_SIZE)
         self.intake = Intake(self.tokenizer, limits, CacheNamespace("benchmark", "bfloat16", ""), budgets)
         asked = self.asked()
-        self.scheduler = Scheduler(config, cache, MAX_LEN, self.clock, speculation=make_speculation(asked, config, self.clock))
+        self.scheduler = Scheduler(
+            config, cache, self.max_model_len, self.clock, speculation=make_speculation(asked, config, self.clock)
+        )
         self.grid = BucketGrid.make(max_rows=self.rows, max_tokens=config.max_num_batched_tokens, min_rows=2)
         if asked is not None:
             self.grid = self.grid.with_drafts(asked.num_speculative_tokens)
@@ -90,6 +95,8 @@ class Loop:
         self.params = FlatParams.of({str(number): jnp.zeros(1) for number in range(WEIGHTS)})
         self.state = [jnp.zeros(1) for _ in range(STATE)]
         self.program = jax.jit(lambda params, state, batch: (state, batch.words[:1]), donate_argnums=1, keep_unused=True)
+        self.table_shape = 1, self.rows + 1, self.max_model_len // PAGE_SIZE
+        self.tables = PageTables(self.rows, 1, self.max_model_len // PAGE_SIZE)
         self.owners: dict[str, bytes] = {}
         self.rng = np.random.default_rng(0)
         self.count = 0
@@ -137,7 +144,9 @@ class Loop:
         marks.append(self.now())
         drafts = int(plan.num_drafts.max(initial=0))
         bucket = self.grid.choose(plan.num_tokens, plan.num_rows, plan.longest_row, drafts=drafts)
-        batch = make_batch(plan, bucket, max_pages=MAX_LEN // PAGE_SIZE, page_size=PAGE_SIZE, spare_slot=self.rows)
+        _, entries = self.tables.changes(plan, most_changes(bucket.tokens, bucket.rows, 1, PAGE_SIZE))
+        batch = make_batch(plan, bucket, entries, table_shape=self.table_shape, page_size=PAGE_SIZE)
+        self.batch_bytes = batch.words.nbytes
         marks.append(self.now())
         self.state, packed = self.program(self.params, self.state, batch)
         np.asarray(packed)
@@ -193,6 +202,11 @@ def main() -> None:
             medians = measure(rows, load, arguments.steps)
             report["median_microseconds"][load][rows] = {name: round(value, 1) for name, value in medians.items()}
             shown.add_row(load, str(rows), *(f"{value:.0f}" for value in medians.values()))
+    report["decode_with_max_model_len"] = {}
+    for length in (MAX_LEN, LONGER):
+        loop = Loop(max(arguments.rows), "decode", length)
+        found = {"microseconds": round(medians_of(loop, arguments.steps)["engine"], 1), "batch_bytes": loop.batch_bytes}
+        report["decode_with_max_model_len"][length] = {"rows": loop.rows, **found}
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")
     wide_console(120).print(shown)
 

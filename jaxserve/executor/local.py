@@ -29,6 +29,7 @@ from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.binding import Params
 from jaxserve.step.batch import PackedBatch, make_batch
 from jaxserve.step.buckets import Bucket
+from jaxserve.step.page_tables import PageTables, most_changes
 from jaxserve.step.plan import Ints, MoveKind, Plan, RowStart
 from jaxserve.weights.recheck import WeightGuard
 
@@ -61,6 +62,8 @@ class LocalExecutor:
         self._options = lowering.options
         self._row_options = lowering.row_options
         self._windows = group_layers(lowering.config.cache_windows).windows
+        groups, slots, max_pages = self._table_shape = lowering.state.forward.page_tables.shape
+        self._tables = PageTables(slots - 1, groups, max_pages)
         self.weights = HeldWeights(params)
         self.weight_guard = weight_guard
         self._programs = programs
@@ -233,14 +236,20 @@ class LocalExecutor:
         return None if plan.adapters is None else self.adapters.flat
 
     def _batch(self, plan: Plan, bucket: Bucket) -> PackedBatch:
+        """The plan as the device is given it, which knows all page tables then."""
         options = self._options
+        groups, slots, max_pages = self._table_shape
+        most = most_changes(bucket.tokens, bucket.rows, groups, options.page_size)
+        whole, entries = self._tables.changes(plan, most)
+        for slot, table in whole:
+            tables = self._programs.put_table(self._forward.page_tables, np.array(slot, np.int32), table)
+            self._forward = replace(self._forward, page_tables=tables)
         return make_batch(
             plan,
             bucket,
-            max_pages=options.max_pages,
+            entries,
+            table_shape=(groups, slots, max_pages),
             page_size=options.page_size,
-            spare_slot=options.max_num_seqs,
-            groups=len(self._windows),
             options=self._row_options,
             adapters=0 if options.adapters is None else options.adapters.slots,
             state_words=options.state_words,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxserve.config.windows import group_layers
 from jaxserve.executor.autotune_results import autotune_options
 from jaxserve.executor.draft_specs import DraftSpecs
 from jaxserve.executor.draft_step import DraftModel, Handed
@@ -44,12 +44,13 @@ from jaxserve.sampling.variants import Variant, variants_of
 from jaxserve.step.batch import DeviceBatch, PackedBatch, make_batch
 from jaxserve.step.buckets import Bucket, BucketGrid
 from jaxserve.step.example import example_plan
+from jaxserve.step.page_tables import NO_CHANGES, put_table
 from jaxserve.types import MASK_BITS
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer
 from pallas_kernels.matmul import skips_padding
 
-LOAD_ROW, EXPERT_TOKENS = "load_row", "expert_tokens"
+LOAD_ROW, PUT_TABLE, EXPERT_TOKENS = "load_row", "put_table", "expert_tokens"
 
 
 class Lowering:
@@ -88,6 +89,7 @@ class Lowering:
             slots=options.max_num_seqs,
             num_pages=options.num_pages,
             page_size=options.page_size,
+            max_pages=options.max_pages,
             max_tokens=self.grid.max_tokens,
             kv_dtype=options.kv_dtype,
             dtype=options.dtype,
@@ -182,7 +184,8 @@ class Lowering:
             params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch, loras: FlatParams | None
         ) -> tuple[ForwardState, Candidates, Handed | None]:
             adapters: Loras | None = None if loras is None else loras.tree()
-            unpacked = batch.unpacked(latest[:, 1], row_options)
+            state = replace(state, page_tables=batch.changed(state.page_tables))
+            unpacked = batch.unpacked(latest[:, 1], state.page_tables, row_options)
             state, candidates, handed = of_parts(params.tree(), state, latest, unpacked, adapters)
             return state, candidates, None if draft is None else Handed(*handed)
 
@@ -206,7 +209,10 @@ class Lowering:
         """Shapes of a bucket's batch."""
         everywhere = NamedSharding(self.mesh, EVERYWHERE)
         batch = jax.eval_shape(
-            lambda batch, latest: batch.unpacked(latest[:, 1], self.row_options), self._example(bucket), self.state.choose.latest
+            lambda batch, latest, tables: batch.unpacked(latest[:, 1], tables, self.row_options),
+            self._example(bucket),
+            self.state.choose.latest,
+            self.state.forward.page_tables,
         )
         shapes: DeviceBatch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), batch)
         return shapes
@@ -220,8 +226,8 @@ class Lowering:
         return Handed(self._batch(bucket), tapped)
 
     def others(self) -> tuple[ProgramSpec, ...]:
-        """The programs that are not steps: readers by name, LOAD_ROW, EXPERT_TOKENS, MOVES (of swaps only with swap slots),
-        ROUTED_EXPERTS where pages keep them, and PUT_ADAPTER where there are slots.
+        """The programs that are not steps: readers by name, LOAD_ROW, PUT_TABLE, EXPERT_TOKENS, MOVES (of swaps only with swap
+        slots), ROUTED_EXPERTS where pages keep them, and PUT_ADAPTER where there are slots.
         """
         state, placed = self.state, self._placed
         vocabulary = state.choose.sampler.bias.shape[1]
@@ -239,10 +245,19 @@ class Lowering:
             *(ProgramSpec(name, program, read, 0, self._xla, self._precision) for name, program in readers.items()),
             *(() if self.draft is None else self.draft.moves()),
             ProgramSpec(LOAD_ROW, load, (sampler, slot, *row), placed.choose.sampler, self._xla),
+            self._put_table(),
             *move_specs(state.forward.cache, self.mesh, swaps=self.options.swap_slots > 0, xla=self._xla),
             ProgramSpec(EXPERT_TOKENS, jax.jit(jnp.copy), (state.forward.expert_tokens,), 0, self._xla),
             *self._routed_experts(),
             *self._put_adapter(),
+        )
+
+    def _put_table(self) -> ProgramSpec:
+        tables, placed = self.state.forward.page_tables, self._placed.forward.page_tables
+        put = jax.jit(put_table, donate_argnums=0, out_shardings=placed)
+        groups, _, pages = tables.shape
+        return ProgramSpec(
+            PUT_TABLE, put, (tables, np.zeros((), np.int32), np.zeros((groups, pages), np.int32)), placed, self._xla
         )
 
     def _routed_experts(self) -> Iterator[ProgramSpec]:
@@ -261,14 +276,14 @@ class Lowering:
 
     def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
-        options, groups = self.options, len(group_layers(self.config.cache_windows).windows)
+        options = self.options
+        groups, slots, max_pages = self.state.forward.page_tables.shape
         return make_batch(
             example_plan(([0], 1, [0] * groups), options=self.row_options),
             bucket,
-            max_pages=options.max_pages,
+            NO_CHANGES.entries,
+            table_shape=(groups, slots, max_pages),
             page_size=options.page_size,
-            spare_slot=options.max_num_seqs,
-            groups=groups,
             options=self.row_options,
             adapters=0 if options.adapters is None else options.adapters.slots,
             state_words=options.state_words,

@@ -36,7 +36,7 @@ def count_bytes(
 
     Raises ConfigError for a decoder that cannot be divided over the mesh, and for matrices that cannot be quantized as asked.
     """
-    scheduler = config.scheduler
+    scheduler, longest = config.scheduler, config.model.max_model_len or decoder.max_position_embeddings
     grid = BucketGrid.for_platform(
         mesh.devices.flat[0].platform, max_rows=scheduler.max_num_seqs, max_tokens=scheduler.max_num_batched_tokens
     )
@@ -44,6 +44,7 @@ def count_bytes(
         slots=scheduler.max_num_seqs,
         num_pages=_COUNTED_PAGES,
         page_size=config.cache.page_size,
+        max_pages=-(-longest // config.cache.page_size),
         max_tokens=grid.max_tokens,
         kv_dtype=kv_dtype,
         dtype=dtype,

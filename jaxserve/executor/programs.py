@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from jaxserve.executor.draft_specs import PREFIX, follow_name, guess_name
 from jaxserve.executor.lora import PUT_ADAPTER
-from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, Lowering, choose_name, forward_name
+from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, PUT_TABLE, Lowering, choose_name, forward_name
 from jaxserve.executor.program_spec import MOVES, ProgramSpec
 from jaxserve.executor.routed_experts import ROUTED_EXPERTS
 from jaxserve.executor.step_programs import DraftPrograms, StepPrograms
@@ -44,7 +44,8 @@ class ProgramStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Compiled programs: steps, readers by name, loading a slot's sampling state, page moves, and how often experts were visited.
+    """Compiled programs: steps, readers by name, loading a slot's sampling state, putting its page table, page moves, and how
+    often experts were visited.
 
     `draft_moves` move the draft model's part of pages. `routed_experts` reads which experts tokens visited, and
     `put_adapter` puts an adapter into its slot.
@@ -55,6 +56,7 @@ class Programs:
     steps: StepPrograms
     readers: Mapping[str, Any]
     load_row: Any
+    put_table: Any
     moves: Mapping[MoveKind, Any]
     draft_moves: Mapping[MoveKind, Any]
     expert_tokens: Any
@@ -63,7 +65,7 @@ class Programs:
     put_adapter: Any | None = None
 
     def num_compiled(self) -> int:
-        others = 2 + (self.routed_experts is not None) + (self.put_adapter is not None)
+        others = 3 + (self.routed_experts is not None) + (self.put_adapter is not None)
         return self.steps.num_compiled() + len(self.readers) + len(self.moves) + len(self.draft_moves) + others
 
 
@@ -106,7 +108,7 @@ def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramS
     moves, draft_moves = (
         {kind: done[prefix + name] for kind, name in MOVES.items() if prefix + name in done} for prefix in ("", PREFIX)
     )
-    few = done[LOAD_ROW], moves, draft_moves, done[EXPERT_TOKENS], done.get(ROUTED_EXPERTS)
+    few = done[LOAD_ROW], done[PUT_TABLE], moves, draft_moves, done[EXPERT_TOKENS], done.get(ROUTED_EXPERTS)
     return Programs(steps, readers, *few, temporary, done.get(PUT_ADAPTER))
 
 

@@ -63,12 +63,14 @@ class ForwardState:
         cache: of the shape that `cache_layout` says. L is the layers of a group: a page is of one group's layers, and all groups
             have their pages in one pool.
         states: of recurrent layers; None of a model without.
+        page_tables: int32[groups,slots+1,M], of each slot; nobody reads entries behind a row's last key.
         hidden: [T,E] of the largest bucket, final hidden states of the last step, for what is read of them.
         expert_tokens: uint32[layers that have experts,X], visits of each expert since the start, modulo 2**32; [0,0] without any.
     """
 
     cache: CacheArrays
     states: StateTable | None
+    page_tables: jax.Array
     hidden: jax.Array
     expert_tokens: jax.Array
 
@@ -121,6 +123,7 @@ class StateShape:
         slots: running sequences at most.
         num_pages: P, pages of the cache, the null page included.
         page_size: S.
+        max_pages: M, of the longest sequence in each group of layers.
         max_tokens: tokens of the largest bucket.
         kv_dtype: name of the cache's dtype.
         dtype: name of the activations' dtype.
@@ -132,6 +135,7 @@ class StateShape:
     slots: int
     num_pages: int
     page_size: int
+    max_pages: int
     max_tokens: int
     kv_dtype: str
     dtype: str
@@ -160,7 +164,8 @@ def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> Step
     def array(size: tuple[int, ...], dtype: str, spec: PartitionSpec) -> Any:
         return jax.ShapeDtypeStruct(size, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
-    layers = 0 if config.bidirectional else group_layers(config.cache_windows).size
+    groups = group_layers(config.cache_windows)
+    layers = 0 if config.bidirectional else groups.size
     pages = cache_layout(config, shards).shape(layers, shape.num_pages, shape.page_size)
     routed = RoutedLayout.of(config).shape(mesh, shape.num_pages, shape.page_size) if shape.routed_experts else None
     experts = (0, 0) if config.experts is None else (sum(config.experts.layers), config.experts.count)
@@ -168,6 +173,7 @@ def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> Step
         ForwardState(
             cache=abstract_cache(pages, shape.kv_dtype, mesh, routed),
             states=abstract_states(config, mesh, shape.state_places, shards, shape.dtype),
+            page_tables=array((len(groups.windows), shape.slots + 1, shape.max_pages), "int32", EVERYWHERE),
             hidden=array((shape.max_tokens, config.hidden_size), shape.dtype, EVERYWHERE),
             expert_tokens=array(experts, "uint32", EVERYWHERE),
         ),
@@ -303,7 +309,8 @@ def make_forward(
         if cache.routed is not None:
             layout = RoutedLayout.of(config)
             cache = record_routed(layout, mesh, cache, dispatch.routed, batch.kv_slots[layout.group])
-        new_state = ForwardState(
+        new_state = replace(
+            state,
             cache=cache,
             states=recurs[0].table if recurs else None,
             hidden=_put_first(state.hidden, hidden),

@@ -20,7 +20,8 @@ from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.step.buckets import Bucket
 from jaxserve.step.codes import GUESSES
-from jaxserve.step.plan import NO_STATE, STATE_WORDS, Plan
+from jaxserve.step.page_tables import most_changes
+from jaxserve.step.plan import NO_STATE, STATE_WORDS, Ints, Plan
 
 # 256 bytes, at whose multiples arrays of Mosaic's kernels begin: XLA hands them a part of a batch's words where it lies.
 ALIGNED_WORDS = 64
@@ -89,8 +90,7 @@ class BatchLayout(NamedTuple):
     Attributes:
         tokens: T.
         rows: R.
-        groups: of layers.
-        max_pages: M, pages of the longest sequence in each of the groups.
+        changes: of page tables that come with it, at most.
         page_size: S.
         words: W, of a row's options.
         flags: what rows can need.
@@ -100,8 +100,7 @@ class BatchLayout(NamedTuple):
 
     tokens: int
     rows: int
-    groups: int
-    max_pages: int
+    changes: int
     page_size: int
     words: int
     flags: int
@@ -118,25 +117,17 @@ class BatchLayout(NamedTuple):
         """The parts of an array of words; of numpy's they are views."""
         return {name: words[place].reshape(shape) for name, (place, shape) in _places(self).items()}
 
-    def page_tables(self, parts: dict[str, Any]) -> list[Any]:
-        """Those of its groups among the parts."""
-        return [parts[_table_of(group)] for group in range(self.groups)]
-
-
-def _table_of(group: int) -> str:
-    return f"page_table {group}"
-
 
 @lru_cache(maxsize=1024)  # more than a grid has buckets
 def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
     """The words of each part, and its shape."""
-    tokens, rows, groups, max_pages, _, words, flags, adapters, states = layout
+    tokens, rows, changes, _, words, flags, adapters, states = layout
     shapes: dict[str, tuple[int, ...]] = {
         "tokens": (tokens,),
         "row_of_token": (tokens,),
         "query_start": (rows + 1,),
         "kv_length": (rows,),
-        **{_table_of(group): (rows, max_pages) for group in range(groups)},
+        "changes": (changes, 2),
         "samples": (rows,),
         "num_drafts": (rows,),
         "options": (rows, words),
@@ -166,8 +157,17 @@ class PackedBatch:
     words: jax.Array
     layout: BatchLayout = field(metadata={"static": True})
 
-    def unpacked(self, lengths: jax.Array, options: RowOptions = STANDARD) -> DeviceBatch:
-        """The batch; `lengths` int32[slots+1] are tokens of the sequence in each slot, for rows that go on where it is."""
+    def changed(self, page_tables: jax.Array) -> jax.Array:
+        """int32[groups,slots+1,M], the page tables as of this step."""
+        changes = self.layout.parts(self.words)["changes"]
+        flat = page_tables.reshape(-1).at[changes[:, 0]].set(changes[:, 1], mode="drop")
+        return flat.reshape(page_tables.shape)
+
+    def unpacked(self, lengths: jax.Array, page_tables: jax.Array, options: RowOptions = STANDARD) -> DeviceBatch:
+        """The batch, given those tables.
+
+        `lengths` int32[slots+1] are tokens of the sequence in each slot, for rows that go on where it is.
+        """
         parts, size = self.layout.parts(self.words), self.layout.page_size
         tokens, query_start, row_of_token = parts["tokens"], parts["query_start"], parts["row_of_token"]
         first = tokens[jnp.minimum(query_start[:-1], self.layout.tokens - 1)]
@@ -177,7 +177,7 @@ class PackedBatch:
         index = jnp.arange(self.layout.tokens, dtype=jnp.int32)
         real = index < query_start[-1]
         positions = jnp.where(real, index + (kv_length - query_start[1:])[row_of_token], 0)
-        page_table = jnp.stack(self.layout.page_tables(parts))
+        page_table = page_tables[:, parts["slot"]]
         pages = page_table[:, row_of_token, jax.lax.div(positions, jnp.int32(size))]
         offsets = jax.lax.rem(positions, jnp.int32(size))
         flags, samples = parts["flags"] != 0, parts["samples"] != 0
@@ -211,29 +211,36 @@ class PackedBatch:
 def make_batch(
     plan: Plan,
     bucket: Bucket,
+    changes: Ints,
     *,
-    max_pages: int,
+    table_shape: tuple[int, int, int],
     page_size: int,
-    spare_slot: int,
-    groups: int = 1,
     options: RowOptions = STANDARD,
     adapters: int = 0,
     state_words: int = 0,
 ) -> PackedBatch:
-    """Pad a plan. `max_pages` is M, the pages of the longest sequence in each of the `groups` of layers; `adapters` are S, which
-    count where the bucket is for rows that have some. `state_words` is what every row says of recurrent states.
+    """Pad a plan.
+
+    Args:
+        plan: what is padded.
+        bucket: to what.
+        changes: of page tables that are not put whole (`TableChanges.entries`).
+        table_shape: that of all tables, [groups,slots+1,M].
+        page_size: S.
+        options: what the words of a row are.
+        adapters: slots of adapters, which count where the bucket is for rows that have some.
+        state_words: what every row says of recurrent states.
     """
-    slots = adapters if bucket.adapted else 0
-    layout = BatchLayout(
-        bucket.tokens, bucket.rows, groups, max_pages, page_size, options.size, len(options.needs), slots, state_words
-    )
+    groups, slots, _ = table_shape
+    adapters = adapters if bucket.adapted else 0
+    most = most_changes(bucket.tokens, bucket.rows, groups, page_size)
+    layout = BatchLayout(bucket.tokens, bucket.rows, most, page_size, options.size, len(options.needs), adapters, state_words)
     words = np.zeros(layout.size, np.int32)
     parts = layout.parts(words)
     rows, tokens = plan.num_rows, plan.num_tokens
     parts["row_of_token"][:tokens] = np.repeat(np.arange(rows), np.diff(plan.query_start))
-    for group, table in enumerate(layout.page_tables(parts)):
-        pages = plan.page_table[:, group::groups]
-        table[:rows, : pages.shape[1]] = pages
+    parts["changes"][: len(changes)] = changes
+    parts["changes"][len(changes) :, 0] = math.prod(table_shape)  # which is none of its places
     parts["tokens"][:tokens] = plan.tokens
     parts["query_start"][: rows + 1] = plan.query_start
     parts["query_start"][rows + 1 :] = tokens
@@ -243,10 +250,10 @@ def make_batch(
     parts["options"][:rows] = plan.sampling
     parts["options"][rows:] = options.neutral
     parts["slot"][:rows] = plan.slots
-    parts["slot"][rows:] = spare_slot
+    parts["slot"][rows:] = slots - 1  # the spare one
     if plan.adapters is not None:
         with_one = plan.adapters >= 0
-        parts["adapter_tokens"][:] = np.bincount(plan.adapters[with_one], np.diff(plan.query_start)[with_one], minlength=slots)
+        parts["adapter_tokens"][:] = np.bincount(plan.adapters[with_one], np.diff(plan.query_start)[with_one], minlength=adapters)
     parts["states"][:, STATE_WORDS:] = NO_STATE
     if plan.states is not None:
         parts["states"][:rows] = plan.states

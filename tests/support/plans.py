@@ -2,14 +2,35 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from jaxserve.sampling.options import MASKED, NUM_LOGPROBS, TEMPERATURE
+from jaxserve.step.batch import DeviceBatch, make_batch
+from jaxserve.step.buckets import Bucket
 from jaxserve.step.example import Row, example_plan
+from jaxserve.step.page_tables import PageTables, most_changes, put_table
 from jaxserve.step.plan import MoveKind, PageMove, Plan
 
 
 def make_plan(*rows: Row, temperature: float = 0.0, num_logprobs: int = -1, masked: int = 0, **more: Any) -> Plan:
     """A plan of rows of (tokens computed, tokens in the cache after the step, pages)."""
     return example_plan(*rows, values={TEMPERATURE: temperature, NUM_LOGPROBS: num_logprobs, MASKED: masked}, **more)
+
+
+def device_batch(
+    plan: Plan, bucket: Bucket, *, page_size: int, max_pages: int, slots: int = 0, groups: int = 1, lengths: Any = None
+) -> DeviceBatch:
+    """What a plan becomes on a device that knows no page table yet, and no row's length unless they are given."""
+    slots = max(slots, plan.num_rows)
+    tables: jax.Array = jnp.zeros((groups, slots + 1, max_pages), jnp.int32)
+    most = most_changes(bucket.tokens, bucket.rows, groups, page_size)
+    whole, entries = PageTables(slots, groups, max_pages).changes(plan, most)
+    for slot, table in whole:
+        tables = put_table(tables, jnp.int32(slot), jnp.asarray(table))
+    packed = make_batch(plan, bucket, entries, table_shape=(groups, slots + 1, max_pages), page_size=page_size)
+    return packed.unpacked(np.zeros(slots + 1, np.int32) if lengths is None else lengths, packed.changed(tables))
 
 
 Pairs = tuple[tuple[int, int], ...]

@@ -364,7 +364,7 @@ def test_programs_of_a_gpu_are_saved_with_what_they_are_for(checkpoint: str, tmp
     result = compile_for(config, lambda step: None, programs)
     assert result.num_pages == 99
     assert result.saved is not None
-    others = ("prompt_logprobs", "load_row", "copy_pages", "expert_tokens")
+    others = ("prompt_logprobs", "load_row", "put_table", "copy_pages", "expert_tokens")
     assert result.saved.names == ("choose_4_greedy", "choose_4_general", "forward_4x4", *others)
     assert result.steps[0].launches is None, "a dump's path would be in the program"
     manifest = read_manifest(programs)

@@ -1,7 +1,6 @@
 """Attention over pages is attention: the same as over a whole sequence at once, however many devices share the heads."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,23 +15,21 @@ from jaxserve.executor.step import PagedAttend
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope import rotation
-from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import Bucket
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import rotate
 from sharding import make_mesh
 from tests.contract.kernels.needs import MOSAIC, PLUGIN
-from tests.support.plans import make_plan
+from tests.support.plans import device_batch, make_plan
 
 TOKENS, PAGE, HEADS, KV_HEADS, DIM = 11, 4, 4, 2, 8
-NO_LENGTHS = jnp.zeros(1, jnp.int32)  # no row goes on from what the device knows
 OPTIONS = AttentionOptions(scale=0.3, window=7, soft_cap=2.0)
 
 
 def paged(tensor, cache, options, q, k, v, sinks, rope=None, kernels=AUTOMATIC):
     """One row of all tokens, in pages 1, 2 and 3; the last layer of two."""
     plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
-    batch = make_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), max_pages=3, page_size=PAGE, spare_slot=0).unpacked(NO_LENGTHS)
+    batch = device_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), page_size=PAGE, max_pages=3)
     padded = jax.tree.map(lambda x: jnp.pad(x, ((0, 1), *[(0, 0)] * (x.ndim - 1)), constant_values=jnp.nan), (q, k, v, rope))
 
     @jax.jit
@@ -99,7 +96,7 @@ NAMED = LayerRange("mosaic_gpu", 0, None)
 )
 def test_a_decode_step_on_a_gpu_turns_in_its_attention_unless_a_kernel_is_named(kernels, turned_apart):
     plan = make_plan((range(3), 3, (1,)), (range(6), 6, (2,)))
-    batch = make_batch(plan, Bucket(tokens=9, rows=9), max_pages=3, page_size=16, spare_slot=0).unpacked(NO_LENGTHS)
+    batch = device_batch(plan, Bucket(tokens=9, rows=9), page_size=16, max_pages=3)
     mesh = make_mesh(1, Target.parse("h100").devices())
     q, k = (jnp.zeros((9, heads, 64), jnp.bfloat16) for heads in (8, 2))
     rope = rotation(RopeConfig(rotated_dims=64), 64, jnp.arange(9))
@@ -142,7 +139,7 @@ def test_layers_that_attend_to_the_same_store_it_once():
     assert groups == LayerGroups((None,), ((0, 0), (0, 0)), 1)
     q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
     plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
-    batch = make_batch(plan, Bucket(tokens=TOKENS, rows=1), max_pages=3, page_size=PAGE, spare_slot=0).unpacked(NO_LENGTHS)
+    batch = device_batch(plan, Bucket(tokens=TOKENS, rows=1), page_size=PAGE, max_pages=3)
     attend = PagedAttend(make_mesh(1), CacheArrays(jnp.full((1, 4, 2, KV_HEADS, PAGE, DIM), jnp.nan)), batch, AUTOMATIC, groups)
     first = attend(0, q, k, v, None, OPTIONS, None)
     second = attend(1, 2 * q, k * jnp.nan, v * jnp.nan, None, OPTIONS, None)
@@ -156,12 +153,13 @@ def test_groups_of_layers_have_pages_of_their_own():
     assert groups.places == ((0, 0), (1, 0), (0, 1), (1, 1))
     plan = make_plan((range(TOKENS), TOKENS, (1, 4, 2, 5, 3, 6)))
     later = make_plan((range(TOKENS, TOKENS + 1), TOKENS + 1, (1, 0, 2, 5, 3, 6)))
-    sizes: dict[str, Any] = {"max_pages": 3, "page_size": PAGE, "spare_slot": 0, "groups": 2}
-    first, second = (make_batch(one, Bucket(tokens=one.num_tokens, rows=1), **sizes) for one in (plan, later))
+    first, second = (
+        device_batch(one, Bucket(tokens=one.num_tokens, rows=1), page_size=PAGE, max_pages=3, groups=2) for one in (plan, later)
+    )
 
     @jax.jit
     def run(kv_pages, batch, layers):
-        attend, out = PagedAttend(make_mesh(1), CacheArrays(kv_pages), batch.unpacked(NO_LENGTHS), AUTOMATIC, groups), []
+        attend, out = PagedAttend(make_mesh(1), CacheArrays(kv_pages), batch, AUTOMATIC, groups), []
         for layer, (q, k, v) in enumerate(layers):
             options = replace(OPTIONS, window=(None, 5, None, 5)[layer])
             out.append(attend(layer, q, k, v, None, options, None))

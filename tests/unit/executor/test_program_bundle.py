@@ -38,7 +38,7 @@ OPTIONS = ExecutorOptions(
 )
 STEPS = ["forward_2x2", "forward_8x2"]
 CHOICES = ["greedy", "random", "logprobs", "processed", "truncated", "penalized", "general"]
-OTHERS = [*(f"choose_2_{name}" for name in CHOICES), "prompt_logprobs", "load_row", "copy_pages", "expert_tokens"]
+OTHERS = [*(f"choose_2_{name}" for name in CHOICES), "prompt_logprobs", "load_row", "put_table", "copy_pages", "expert_tokens"]
 ALL = len(STEPS + OTHERS)
 
 

@@ -81,7 +81,7 @@ def test_an_engine_keeps_all_its_programs_and_finds_them(tmp_path, config):
     """Through make_programs, that asks for each."""
     lowering = lowering_of(config)
     first = make_programs(lowering, lambda *told: None, ProgramCache(tmp_path, lowering))
-    names = ["choose_2_general", "copy_pages", "expert_tokens", "forward_2x2", "load_row", "prompt_logprobs"]
+    names = ["choose_2_general", "copy_pages", "expert_tokens", "forward_2x2", "load_row", "prompt_logprobs", "put_table"]
     assert files(tmp_path) == [f"{name}.program" for name in names]
     written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
     second = make_programs(lowering_of(config), lambda *told: None, ProgramCache(tmp_path, lowering))

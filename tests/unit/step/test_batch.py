@@ -1,17 +1,15 @@
 """A plan padded to its bucket, against a loop over its tokens."""
 
 from dataclasses import fields
-from typing import cast
 
-import jax
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxserve.sampling.options import STANDARD
-from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import Bucket
 from jaxserve.step.plan import Plan
+from tests.support.plans import device_batch
 
 MAX_PAGES, SLOTS = 8, 12
 BUCKET = Bucket(tokens=200, rows=8)  # holds all plans
@@ -93,8 +91,7 @@ def plans(draw, groups=1):
 
 
 def batch_of(plan, size, groups=1):
-    packed = make_batch(plan, BUCKET, max_pages=MAX_PAGES, page_size=size, spare_slot=SLOTS, groups=groups)
-    return packed.unpacked(cast(jax.Array, LENGTHS))
+    return device_batch(plan, BUCKET, page_size=size, max_pages=MAX_PAGES, slots=SLOTS, groups=groups, lengths=LENGTHS)
 
 
 @settings(deadline=None)
