@@ -1,0 +1,151 @@
+"""gated_linear_attention in Mosaic GPU, for Hopper: a head's state is read once, stays in registers, and is written once.
+
+A thread block has a row, a head and 32 columns of its values: columns do not depend on each other. A warp has 8 of them and all D
+rows of the state, so that no sum leaves it, and nothing passes through shared memory. The row's tokens come one after the other: a
+pass over the state for what it knows of the key and answers the query, and one that makes it fade and adds to it, as in
+native_columns.h. So a token's result does not depend on what else is in the batch, nor on how its row is cut.
+
+It is for steps of few tokens a row, whose time is that of moving states; tokens of prompts are better multiplied by matrices.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels import mosaic
+from pallas_kernels.gated_linear_attention.mosaic_gpu_support import COLUMNS, STATE_ROWS
+from pallas_kernels.gated_linear_attention.problem import NORM_EPS, LinearOptions
+from pallas_kernels.mosaic_rows import KernelRows, walk
+from pallas_kernels.state_rows import StateRows
+
+VECTOR = 4  # columns of a thread: 16 bytes
+WARP_COLUMNS = 8
+
+
+def gated_linear_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    decay: jax.Array,
+    beta: jax.Array,
+    states: jax.Array,
+    rows: StateRows,
+    *,
+    layer: int,
+    options: LinearOptions,
+    interpret: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """See api.py. With `interpret` the kernel is interpreted, on CPUs."""
+    done: tuple[jax.Array, jax.Array] = _run(
+        q, k, v, decay, beta, states, KernelRows.of(rows, layer), options=options, interpret=interpret
+    )
+    return done
+
+
+@partial(jax.jit, static_argnames=("options", "interpret"))
+def _run(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    decay: jax.Array,
+    beta: jax.Array,
+    states: jax.Array,
+    rows: KernelRows,
+    *,
+    options: LinearOptions,
+    interpret: bool,
+) -> tuple[jax.Array, jax.Array]:
+    _, places, heads, _, value_dim = states.shape
+    table = jax.new_ref(states.reshape(-1, *states.shape[2:]))
+    run = plgpu.kernel(
+        partial(_kernel, places=places, options=options),
+        out_type=jax.ShapeDtypeStruct(v.shape, v.dtype),
+        grid=(rows.source.shape[0], heads, value_dim // COLUMNS),
+        grid_names=("row", "head", "columns"),
+        # Warps share nothing, so they never wait for each other.
+        compiler_params=plgpu.CompilerParams(
+            lowering_semantics=plgpu.LoweringSemantics.Lane, unsafe_no_auto_barriers=True, reduction_scratch_bytes=0
+        ),
+        kernel_name="gated_linear_attention",
+        interpret=mosaic.interpreter() if interpret else None,
+    )
+    out = run(q, k, v, decay, beta, rows, table)
+    return out, jax.freeze(table).reshape(states.shape)
+
+
+class _Refs(NamedTuple):
+    """Memory of the kernel, in the order of its arguments: inputs, states [L * N, H, D, V], outputs."""
+
+    q: Any
+    k: Any
+    v: Any
+    decay: Any
+    beta: Any
+    rows: KernelRows
+    states: Any
+    out: Any
+
+
+def _kernel(*arguments: Any, places: int, options: LinearOptions) -> None:
+    refs = _Refs(*arguments)
+    row, head, part = (lax.axis_index(axis) for axis in ("row", "head", "columns"))
+    columns = pl.ds(part * COLUMNS, COLUMNS)
+
+    def state_at(place: jax.Array) -> Any:
+        return refs.states.at[place, head, :, columns]
+
+    def write(place: jax.Array, state: jax.Array) -> None:
+        state_at(place)[...] = state
+
+    walk(
+        refs.rows,
+        row,
+        places,
+        read=lambda place: plgpu.load(state_at(place), layout=_layout(), optimized=False),
+        step=partial(_step, refs, options, head, columns),
+        write=write,
+    )
+
+
+def _step(
+    refs: _Refs, options: LinearOptions, head: jax.Array, columns: Any, token: jax.Array, state: jax.Array
+) -> jax.Array:
+    """Write a token's result, and return the state after it, f32[D, columns]."""
+    key_head = lax.div(head, jnp.int32(refs.v.shape[1] // refs.q.shape[1]))
+    query, key = (_load(ref.at[token, key_head], 1) for ref in (refs.q, refs.k))
+    if options.l2_norm:
+        query, key = (vector * lax.rsqrt(jnp.sum(vector * vector) + NORM_EPS) for vector in (query, key))
+    query *= options.scale
+    key_rows, query_rows = (_wide(vector, state, 0) for vector in (key, query))
+    known, asked = (jnp.sum(state * vector, axis=0) for vector in (key_rows, query_rows))
+    value = _load(refs.v.at[token, head, columns], 0)
+    fade = jnp.exp(refs.decay[token, head])
+    added = (value - known * fade if options.delta else value) * refs.beta[token, head]
+    result = asked * fade + added * jnp.sum(query * key)
+    refs.out[token, head, columns] = result.astype(refs.out.dtype)
+    return state * fade + key_rows * _wide(added, state, 1)
+
+
+def _load(vector: Any, reduced: int) -> jax.Array:
+    """A vector in float32, beside the rows of a state or, with `reduced` 0, its columns."""
+    loaded: jax.Array = plgpu.load(vector, layout=_layout().reduce(reduced), optimized=False).astype(jnp.float32)
+    return loaded
+
+
+def _wide(vector: jax.Array, state: jax.Array, axis: int) -> jax.Array:
+    """A vector along an axis of the state, beside all of the other."""
+    wide: jax.Array = plgpu.layout_cast(lax.broadcast_in_dim(vector, state.shape, [axis]), _layout())
+    return wide
+
+
+def _layout() -> Any:
+    """How [D, 32] lies in registers: a warp has 8 columns, 16 rows of them at a time, a thread 4 of a row side by side."""
+    tiling = plgpu.Tiling(((STATE_ROWS, COLUMNS), (STATE_ROWS, WARP_COLUMNS), (VECTOR,)))
+    return plgpu.Layout.TILED(tiling, warp_dims=(-4,), lane_dims=(-3, -2), vector_dim=-1)
