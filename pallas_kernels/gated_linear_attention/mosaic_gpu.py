@@ -43,31 +43,60 @@ def gated_linear_attention(
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """See api.py. With `interpret` the kernel is interpreted, on CPUs."""
+    packed, begins = _pack(q, k, v, options)
+    heads = _Heads(q.shape[1], q.shape[2], begins)
     done: tuple[jax.Array, jax.Array] = _run(
-        q, k, v, decay, beta, states, KernelRows.of(rows, layer), options=options, interpret=interpret
+        packed, decay, beta, states, KernelRows.of(rows, layer), heads=heads, options=options, interpret=interpret
     )
     return done
 
 
-@partial(jax.jit, static_argnames=("options", "interpret"))
+class _Begins(NamedTuple):
+    """Where a token's queries, keys and values begin among its numbers."""
+
+    q: int
+    k: int
+    v: int
+
+
+class _Heads(NamedTuple):
+    """K and D, and where a token has its heads."""
+
+    number: int
+    dim: int
+    begins: _Begins
+
+
+def _pack(q: jax.Array, k: jax.Array, v: jax.Array, options: LinearOptions) -> tuple[jax.Array, _Begins]:
+    """[T, 2 K D + H V], in the order in which models have them: then they are slices of one array, which is no operation.
+
+    Delta nets have queries, keys and values, Mamba-2 its x, B and C.
+    """
+    keys, values = (part.shape[1] * part.shape[2] for part in (k, v))
+    parts = (q, k, v) if options.delta else (v, k, q)
+    # [T, 1, numbers] as a device has them: XLA knows slices again by their shape alone.
+    packed = jnp.concatenate([part.reshape(len(part), 1, -1) for part in parts], axis=2)[:, 0]
+    return packed, _Begins(0, keys, 2 * keys) if options.delta else _Begins(values + keys, values, 0)
+
+
+@partial(jax.jit, static_argnames=("heads", "options", "interpret"))
 def _run(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
+    packed: jax.Array,
     decay: jax.Array,
     beta: jax.Array,
     states: jax.Array,
     rows: KernelRows,
     *,
+    heads: _Heads,
     options: LinearOptions,
     interpret: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    _, places, heads, _, value_dim = states.shape
+    _, places, value_heads, _, value_dim = states.shape
     table = jax.new_ref(states.reshape(-1, *states.shape[2:]))
     run = plgpu.kernel(
-        partial(_kernel, places=places, options=options),
-        out_type=jax.ShapeDtypeStruct(v.shape, v.dtype),
-        grid=(rows.source.shape[0], heads, value_dim // COLUMNS),
+        partial(_kernel, places=places, heads=heads, options=options),
+        out_type=jax.ShapeDtypeStruct((len(packed), value_heads, value_dim), packed.dtype),
+        grid=(rows.source.shape[0], value_heads, value_dim // COLUMNS),
         grid_names=("row", "head", "columns"),
         # Warps share nothing, so they never wait for each other.
         compiler_params=plgpu.CompilerParams(
@@ -76,16 +105,14 @@ def _run(
         kernel_name="gated_linear_attention",
         interpret=mosaic.interpreter() if interpret else None,
     )
-    out = run(q, k, v, decay, beta, rows, table)
+    out = run(packed, decay, beta, rows, table)
     return out, jax.freeze(table).reshape(states.shape)
 
 
 class _Refs(NamedTuple):
     """Memory of the kernel, in the order of its arguments: inputs, states [L * N, H, D, V], outputs."""
 
-    q: Any
-    k: Any
-    v: Any
+    packed: Any
     decay: Any
     beta: Any
     rows: KernelRows
@@ -93,7 +120,7 @@ class _Refs(NamedTuple):
     out: Any
 
 
-def _kernel(*arguments: Any, places: int, options: LinearOptions) -> None:
+def _kernel(*arguments: Any, places: int, heads: _Heads, options: LinearOptions) -> None:
     refs = _Refs(*arguments)
     row, head, part = (lax.axis_index(axis) for axis in ("row", "head", "columns"))
     columns = pl.ds(part * COLUMNS, COLUMNS)
@@ -109,27 +136,34 @@ def _kernel(*arguments: Any, places: int, options: LinearOptions) -> None:
         row,
         places,
         read=lambda place: plgpu.load(state_at(place), layout=_layout(), optimized=False),
-        step=partial(_step, refs, options, head, columns),
+        step=partial(_step, refs, heads, options, head, part),
         write=write,
     )
 
 
 def _step(
-    refs: _Refs, options: LinearOptions, head: jax.Array, columns: Any, token: jax.Array, state: jax.Array
+    refs: _Refs,
+    heads: _Heads,
+    options: LinearOptions,
+    head: jax.Array,
+    part: jax.Array,
+    token: jax.Array,
+    state: jax.Array,
 ) -> jax.Array:
     """Write a token's result, and return the state after it, f32[D, columns]."""
-    key_head = lax.div(head, jnp.int32(refs.v.shape[1] // refs.q.shape[1]))
-    query, key = (_load(ref.at[token, key_head], 1) for ref in (refs.q, refs.k))
+    _, value_heads, value_dim = refs.out.shape
+    key_head, (_, dim, begins) = lax.div(head, jnp.int32(value_heads // heads.number)), heads
+    query, key = (_load(refs.packed.at[token, pl.ds(begin + key_head * dim, dim)], 1) for begin in (begins.q, begins.k))
+    value = _load(refs.packed.at[token, pl.ds(begins.v + head * value_dim + part * COLUMNS, COLUMNS)], 0)
     if options.l2_norm:
         query, key = (vector * lax.rsqrt(jnp.sum(vector * vector) + NORM_EPS) for vector in (query, key))
     query *= options.scale
     key_rows, query_rows = (_wide(vector, state, 0) for vector in (key, query))
     known, asked = (jnp.sum(state * vector, axis=0) for vector in (key_rows, query_rows))
-    value = _load(refs.v.at[token, head, columns], 0)
     fade = jnp.exp(refs.decay[token, head])
     added = (value - known * fade if options.delta else value) * refs.beta[token, head]
     result = asked * fade + added * jnp.sum(query * key)
-    refs.out[token, head, columns] = result.astype(refs.out.dtype)
+    refs.out[token, head, pl.ds(part * COLUMNS, COLUMNS)] = result.astype(refs.out.dtype)
     return state * fade + key_rows * _wide(added, state, 1)
 
 
