@@ -1,8 +1,8 @@
 """gated_linear_attention in Mosaic GPU, for Hopper: a head's state is read once, stays in registers, and is written once.
 
-A thread block has a row, a head and 32 columns of its values: columns do not depend on each other. A warp has 8 of them and all D
-rows of the state, so that no sum leaves it, and nothing passes through shared memory. The row's tokens come one after the other: a
-pass over the state for what it knows of the key and answers the query, and one that makes it fade and adds to it, as in
+A thread block has a row, a head and 32 columns of its values, or 16: columns do not depend on each other. A warp has a quarter of
+them and all D rows of the state, so that no sum leaves it, and nothing passes through shared memory. The row's tokens come one after
+the other: a pass over the state for what it knows of the key and answers the query, and one that makes it fade and adds to it, as in
 native_columns.h. So a token's result does not depend on what else is in the batch, nor on how its row is cut.
 
 It is for steps of few tokens a row, whose time is that of moving states; tokens of prompts are better multiplied by matrices.
@@ -20,13 +20,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.gated_linear_attention.mosaic_gpu_support import COLUMNS, STATE_ROWS
+from pallas_kernels.gated_linear_attention.mosaic_gpu_support import STATE_ROWS, WARPS, block_columns
 from pallas_kernels.gated_linear_attention.problem import NORM_EPS, LinearOptions
 from pallas_kernels.mosaic_rows import KernelRows, walk
 from pallas_kernels.state_rows import StateRows
-
-VECTOR = 4  # columns of a thread: 16 bytes
-WARP_COLUMNS = 8
 
 
 def gated_linear_attention(
@@ -96,7 +93,7 @@ def _run(
     run = plgpu.kernel(
         partial(_kernel, places=places, heads=heads, options=options),
         out_type=jax.ShapeDtypeStruct((len(packed), value_heads, value_dim), packed.dtype),
-        grid=(rows.source.shape[0], value_heads, value_dim // COLUMNS),
+        grid=(rows.source.shape[0], value_heads, value_dim // block_columns(value_dim)),
         grid_names=("row", "head", "columns"),
         # Warps share nothing, so they never wait for each other.
         compiler_params=plgpu.CompilerParams(
@@ -123,63 +120,63 @@ class _Refs(NamedTuple):
 def _kernel(*arguments: Any, places: int, heads: _Heads, options: LinearOptions) -> None:
     refs = _Refs(*arguments)
     row, head, part = (lax.axis_index(axis) for axis in ("row", "head", "columns"))
-    columns = pl.ds(part * COLUMNS, COLUMNS)
-
-    def state_at(place: jax.Array) -> Any:
-        return refs.states.at[place, head, :, columns]
-
-    def write(place: jax.Array, state: jax.Array) -> None:
-        state_at(place)[...] = state
-
-    walk(
-        refs.rows,
-        row,
-        places,
-        read=lambda place: plgpu.load(state_at(place), layout=_layout(), optimized=False),
-        step=partial(_step, refs, heads, options, head, part),
-        write=write,
-    )
+    width = block_columns(refs.out.shape[2])
+    item = _Item(refs, heads, options, head, part * width, width)
+    walk(refs.rows, row, places, read=item.read, step=item.step, write=item.write)
 
 
-def _step(
-    refs: _Refs,
-    heads: _Heads,
-    options: LinearOptions,
-    head: jax.Array,
-    part: jax.Array,
-    token: jax.Array,
-    state: jax.Array,
-) -> jax.Array:
-    """Write a token's result, and return the state after it, f32[D, columns]."""
-    _, value_heads, value_dim = refs.out.shape
-    key_head, (_, dim, begins) = lax.div(head, jnp.int32(value_heads // heads.number)), heads
-    query, key = (_load(refs.packed.at[token, pl.ds(begin + key_head * dim, dim)], 1) for begin in (begins.q, begins.k))
-    value = _load(refs.packed.at[token, pl.ds(begins.v + head * value_dim + part * COLUMNS, COLUMNS)], 0)
-    if options.l2_norm:
-        query, key = (vector * lax.rsqrt(jnp.sum(vector * vector) + NORM_EPS) for vector in (query, key))
-    query *= options.scale
-    key_rows, query_rows = (_wide(vector, state, 0) for vector in (key, query))
-    known, asked = (jnp.sum(state * vector, axis=0) for vector in (key_rows, query_rows))
-    fade = jnp.exp(refs.decay[token, head])
-    added = (value - known * fade if options.delta else value) * refs.beta[token, head]
-    result = asked * fade + added * jnp.sum(query * key)
-    refs.out[token, head, pl.ds(part * COLUMNS, COLUMNS)] = result.astype(refs.out.dtype)
-    return state * fade + key_rows * _wide(added, state, 1)
+class _Item(NamedTuple):
+    """What a thread block has: a head, and so many columns of its values from the `first` on."""
+
+    refs: _Refs
+    heads: _Heads
+    options: LinearOptions
+    head: jax.Array
+    first: jax.Array
+    width: int
+
+    def read(self, place: jax.Array) -> jax.Array:
+        state: jax.Array = plgpu.load(self._state(place), layout=_layout(self.width), optimized=False)
+        return state
+
+    def write(self, place: jax.Array, state: jax.Array) -> None:
+        self._state(place)[...] = state
+
+    def step(self, token: jax.Array, state: jax.Array) -> jax.Array:
+        """Write a token's result, and return the state after it, f32[D, columns]."""
+        refs, options, (number, dim, begins) = self.refs, self.options, self.heads
+        _, heads, value_dim = refs.out.shape
+        key_head = lax.div(self.head, jnp.int32(heads // number))
+        query, key = (self._load(token, begin + key_head * dim, dim, 0) for begin in (begins.q, begins.k))
+        value = self._load(token, begins.v + self.head * value_dim + self.first, self.width, 1)
+        if options.l2_norm:
+            query, key = (vector * lax.rsqrt(jnp.sum(vector * vector) + NORM_EPS) for vector in (query, key))
+        query *= options.scale
+        key_rows, query_rows = (self._wide(vector, state, 0) for vector in (key, query))
+        known, asked = (jnp.sum(state * rows, axis=0) for rows in (key_rows, query_rows))
+        fade = jnp.exp(refs.decay[token, self.head])
+        added = (value - known * fade if options.delta else value) * refs.beta[token, self.head]
+        result = asked * fade + added * jnp.sum(query * key)
+        refs.out[token, self.head, pl.ds(self.first, self.width)] = result.astype(refs.out.dtype)
+        return state * fade + key_rows * self._wide(added, state, 1)
+
+    def _state(self, place: jax.Array) -> Any:
+        return self.refs.states.at[place, self.head, :, pl.ds(self.first, self.width)]
+
+    def _load(self, token: jax.Array, begin: jax.Array, count: int, axis: int) -> jax.Array:
+        """Numbers of a token in float32, laid out along an axis of the state."""
+        numbers = self.refs.packed.at[token, pl.ds(begin, count)]
+        loaded: jax.Array = plgpu.load(numbers, layout=_layout(self.width).reduce(1 - axis), optimized=False)
+        return loaded.astype(jnp.float32)
+
+    def _wide(self, vector: jax.Array, state: jax.Array, axis: int) -> jax.Array:
+        """A vector along an axis of the state, beside all of the other."""
+        wide: jax.Array = plgpu.layout_cast(lax.broadcast_in_dim(vector, state.shape, [axis]), _layout(self.width))
+        return wide
 
 
-def _load(vector: Any, reduced: int) -> jax.Array:
-    """A vector in float32, beside the rows of a state or, with `reduced` 0, its columns."""
-    loaded: jax.Array = plgpu.load(vector, layout=_layout().reduce(reduced), optimized=False).astype(jnp.float32)
-    return loaded
-
-
-def _wide(vector: jax.Array, state: jax.Array, axis: int) -> jax.Array:
-    """A vector along an axis of the state, beside all of the other."""
-    wide: jax.Array = plgpu.layout_cast(lax.broadcast_in_dim(vector, state.shape, [axis]), _layout())
-    return wide
-
-
-def _layout() -> Any:
-    """How [D, 32] lies in registers: a warp has 8 columns, 16 rows of them at a time, a thread 4 of a row side by side."""
-    tiling = plgpu.Tiling(((STATE_ROWS, COLUMNS), (STATE_ROWS, WARP_COLUMNS), (VECTOR,)))
+def _layout(columns: int) -> Any:
+    """How [D, columns] lies in registers: a warp has a quarter of the columns, two threads a row of it, 16 rows at a time."""
+    quarter = columns // WARPS
+    tiling = plgpu.Tiling(((STATE_ROWS, columns), (STATE_ROWS, quarter), (quarter // 2,)))
     return plgpu.Layout.TILED(tiling, warp_dims=(-4,), lane_dims=(-3, -2), vector_dim=-1)

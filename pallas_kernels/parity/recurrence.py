@@ -93,7 +93,7 @@ _SHAPES = {
     "delta": LinearShape(2, 4, 48, 32, DELTA),
     "plain": LinearShape(1, 4, 16, 64, PLAIN),
     "odd widths": LinearShape(1, 1, 8, 24, DELTA, strongest=40.0),
-    "slow": LinearShape(2, 2, 32, 32, PLAIN, strongest=0.01),
+    "slow": LinearShape(2, 2, 32, 16, PLAIN, strongest=0.01),
     "as Qwen3-Next's": LinearShape(2, 4, 128, 128, DELTA),
     "as Granite 4's": LinearShape(1, 4, 128, 64, PLAIN),
     "wide": LinearShape(1, 1, 256, 256, DELTA),
