@@ -16,7 +16,7 @@ State = TypeVar("State")
 
 
 class KernelRows(NamedTuple):
-    """What a kernel takes of StateRows, and int32[1], the layer: an argument, so that all layers share one trace and one kernel."""
+    """What a kernel takes of StateRows, and the layer, int32[1]: an argument, so that all layers share one trace and kernel."""
 
     query_start: Any
     source: Any

@@ -61,6 +61,7 @@ def causal_conv1d(
         raise ValueError(f"there must be tokens, channels and 2 taps or more, got x {list(x.shape)}, weight {list(weight.shape)}")
     require_rows(rows, tokens)
     require_layer(states, layer)
-    problem = ConvProblem(x.dtype, tokens, *rows.destination.shape, channels, width)
+    count, destinations = rows.destination.shape
+    problem = ConvProblem(x.dtype, tokens, count, destinations, channels, width)
     convolve = choose("causal_conv1d", IMPLEMENTATIONS, implementation, target, problem)
     return convolve(x, weight, bias, states, rows, layer=layer, silu=silu)

@@ -7,7 +7,7 @@ kernels, each as long as its start.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -88,17 +88,15 @@ def _kernel(*arguments: Any, places: int, block: int, silu: bool) -> None:
     row, channels = lax.axis_index("row"), pl.ds(lax.axis_index("channels") * block, block)
     load = partial(_load, channels=channels)
     taps = [load(refs.weight, tap).astype(jnp.float32) for tap in range(refs.weight.shape[0])]
-    bias = None if refs.bias is None else load(refs.bias).astype(jnp.float32)
+    bias = [] if refs.bias is None else [load(refs.bias).astype(jnp.float32)]
 
     def read(place: jax.Array) -> _Inputs:
         return tuple(load(refs.states, place, i) for i in range(refs.states.shape[1]))
 
     def step(token: jax.Array, before: _Inputs) -> _Inputs:
         inputs = (*before, load(refs.x, token))
-        total = bias
-        for tap, value in zip(taps, inputs, strict=True):
-            product = tap * value.astype(jnp.float32)
-            total = product if total is None else total + product
+        products = [tap * value.astype(jnp.float32) for tap, value in zip(taps, inputs, strict=True)]
+        total = reduce(jnp.add, products + bias)
         refs.out[token, channels] = (jax.nn.silu(total) if silu else total).astype(refs.out.dtype)
         return inputs[1:]
 

@@ -8,8 +8,7 @@ from pallas_kernels.state_rows import few_tokens
 THREADS = 128  # of a thread block
 MOST_TAPS = 8  # what a thread keeps of each of its channels
 LIMITS = (
-    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; a multiple of 128 channels, and at most "
-    f"{MOST_TAPS} taps"
+    f"Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; a multiple of 128 channels, and at most {MOST_TAPS} taps"
 )
 
 

@@ -1,9 +1,9 @@
 """gated_linear_attention in Mosaic GPU, for Hopper: a head's state is read once, stays in registers, and is written once.
 
-A thread block has a row, a head and 32 columns of its values, or 16: columns do not depend on each other. A warp has a quarter of
-them and all D rows of the state, so that no sum leaves it, and nothing passes through shared memory. The row's tokens come one after
-the other: a pass over the state for what it knows of the key and answers the query, and one that makes it fade and adds to it, as in
-native_columns.h. So a token's result does not depend on what else is in the batch, nor on how its row is cut.
+A thread block has a row, a head and 32 columns of its values, or 16: columns do not depend on each other. A warp has a quarter
+of them and all D rows of the state, so that no sum leaves it, and nothing passes through shared memory. The row's tokens come one
+after the other: a pass over the state for what it knows of the key and answers the query, and one that makes it fade and adds to
+it, as in native_columns.h. So a token's result does not depend on what else is in the batch, nor on how its row is cut.
 
 It is for steps of few tokens a row, whose time is that of moving states; tokens of prompts are better multiplied by matrices.
 """

@@ -10,7 +10,8 @@ STATE_ROWS = 16  # of a state, that a warp has side by side
 MOST_COLUMNS, FEWEST_COLUMNS = 32, 16  # of a head's values, of a thread block
 LARGEST_KEY = 256  # numbers of a key: a thread has a quarter of as many of the state in registers
 LIMITS = (
-    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; keys and values of a multiple of 16 numbers, keys of 256 at most"
+    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; keys and values of a multiple of 16 numbers, keys of at most "
+    "256"
 )
 
 

@@ -68,7 +68,7 @@ STEPS = (
     Step("mixed", (1, 130, 1, 7), new=(3,), snapshots={1: 112, 2: 1, 3: 3}, padding=5),
     Step("rows of one snapshot", (5, 20, 1), shared=(0, 2), snapshots={1: 1}),
     Step("no row", (0, 0), padding=4),
-    Step("drafts", (3, 1, 2), drafts={0: 2, 2: 1}),
+    Step("drafts", (3, 1, 3), drafts={0: 2, 2: 1}),
     Step("drafts beside a prompt", (3, 80), drafts={0: 1}, snapshots={1: 64}, padding=1),
 )
 

@@ -150,6 +150,8 @@ def test_compiles_for_an_h100_in_place(capfd, monkeypatch, shape, dtype, drafts,
         )
         compiled = lowered.compile()
     text, used = compiled.as_text(), compiled.memory_analysis()
+    assert text is not None
+    assert used is not None
     assert len(re.findall(r'custom_call_target="mosaic_gpu', text)) == 4
     assert not re.findall(r"= \S+ (?:copy|copy-start|fusion|slice|concatenate|while)\(", text)
     assert used.alias_size_in_bytes == sum(table.size * table.dtype.itemsize for table in (inputs, memory))
