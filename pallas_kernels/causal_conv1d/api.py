@@ -39,7 +39,8 @@ def causal_conv1d(
         target: the device that the program is for; the default device unless given.
 
     Returns:
-        [T, C] in x's dtype, summed in float32, and the states with what rows left there.
+        [T, C] in x's dtype, summed in float32, and the states with what rows left there. Of tokens behind the last row the result
+        may be anything.
 
     Raises:
         ValueError: a shape, the layer or the implementation's name is wrong, or that implementation cannot do this.
