@@ -8,14 +8,21 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.registry import Implementation, Target
+from pallas_kernels.registry import Implementation, Target, everything
 
 CAPABILITY = (9, 0)
 OLDEST_JAX = (0, 11, 2)
+COMPILED = "compiled for an H100 without one; not yet run on a GPU"
 
 
 def implementations(
-    function: Callable[..., Any], limits: str, supports: Callable[[Any], str | None], *, interpreted: str
+    function: Callable[..., Any],
+    limits: str,
+    supports: Callable[[Any], str | None],
+    *,
+    interpreted: str,
+    suits: Callable[[Any], str | None] = everything,
+    checked: str = "run on an H200 in bfloat16, against float64",
 ) -> tuple[Implementation[Any, Any], Implementation[Any, Any]]:
     """The entries of an operation's Mosaic GPU kernel: compiled, and interpreted on CPUs.
 
@@ -24,11 +31,12 @@ def implementations(
         limits: see Implementation.
         supports: likewise.
         interpreted: how much of it is checked when it is interpreted, for people.
+        suits: see Implementation.
+        checked: how it is known to be right where it is compiled, for people.
     """
-    checked = "run on an H200 in bfloat16, against float64"
     slow = partial(function, interpret=True)
     return (
-        Implementation("mosaic_gpu", function, limits, checked, runs_on, supports),
+        Implementation("mosaic_gpu", function, limits, checked, runs_on, supports, suits),
         Implementation("mosaic_gpu_interpreted", slow, limits, interpreted, interpreted_on, supports, interpreted=True),
     )
 

@@ -70,6 +70,13 @@ def written(rows: StateRows, row: int, places: int) -> list[tuple[int, int]]:
     return [(count, to) for count, to in after if count > 0 and to < places]
 
 
+def few_tokens(tokens: int, rows: int, destinations: int) -> str | None:
+    """Say why a step may have rows of many tokens, from T, R and W; None where it has decodes, or drafts to verify, alone."""
+    if tokens > rows * destinations:
+        return f"{tokens} tokens of {rows} rows are more than the {destinations} a row of decodes and drafts"
+    return None
+
+
 def require_rows(rows: StateRows, tokens: int) -> None:
     """Raise ValueError or TypeError unless the rows are of a step of so many tokens."""
     checks.require_shape("query_start", rows.query_start, (None,), "[R+1]")

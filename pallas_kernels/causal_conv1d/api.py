@@ -39,7 +39,8 @@ def causal_conv1d(
         target: the device that the program is for; the default device unless given.
 
     Returns:
-        [T, C] in x's dtype, summed in float32, and the states with what rows left there.
+        [T, C] in x's dtype, summed in float32, and the states with what rows left there. Of tokens behind the last row the result
+        may be anything.
 
     Raises:
         ValueError: a shape, the layer or the implementation's name is wrong, or that implementation cannot do this.
@@ -61,6 +62,7 @@ def causal_conv1d(
         raise ValueError(f"there must be tokens, channels and 2 taps or more, got x {list(x.shape)}, weight {list(weight.shape)}")
     require_rows(rows, tokens)
     require_layer(states, layer)
-    problem = ConvProblem(x.dtype, tokens, rows.source.shape[0], channels, width)
+    count, destinations = rows.destination.shape
+    problem = ConvProblem(x.dtype, tokens, count, destinations, channels, width)
     convolve = choose("causal_conv1d", IMPLEMENTATIONS, implementation, target, problem)
     return convolve(x, weight, bias, states, rows, layer=layer, silu=silu)

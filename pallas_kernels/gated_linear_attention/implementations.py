@@ -6,10 +6,10 @@ from typing import Protocol
 
 import jax
 
-from pallas_kernels import native
-from pallas_kernels.gated_linear_attention import cpu_native, xla
+from pallas_kernels import hopper, native
+from pallas_kernels.gated_linear_attention import cpu_native, mosaic_gpu_support, xla
 from pallas_kernels.gated_linear_attention.problem import LinearOptions, LinearProblem
-from pallas_kernels.registry import Implementation
+from pallas_kernels.registry import Implementation, later
 from pallas_kernels.state_rows import StateRows
 
 
@@ -33,7 +33,17 @@ class GatedLinearAttention(Protocol):
         ...
 
 
+_compiled, _interpreted = hopper.implementations(
+    later("pallas_kernels.gated_linear_attention.mosaic_gpu", "gated_linear_attention"),
+    mosaic_gpu_support.LIMITS,
+    mosaic_gpu_support.supports,
+    interpreted="the tiny cases, on CPUs",
+    suits=mosaic_gpu_support.suits,
+    checked=hopper.COMPILED,
+)
+
 IMPLEMENTATIONS: tuple[Implementation[GatedLinearAttention, LinearProblem], ...] = (
+    _compiled,
     Implementation(
         "cpu_native",
         cpu_native.gated_linear_attention,
@@ -43,5 +53,6 @@ IMPLEMENTATIONS: tuple[Implementation[GatedLinearAttention, LinearProblem], ...]
         supports=cpu_native.supports,
     ),
     Implementation("xla", xla.gated_linear_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
+    _interpreted,
 )
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -24,12 +25,21 @@ class LinearOptions(NamedTuple):
 NORM_EPS = 1e-6  # added to the squared length of queries and keys
 
 
-class LinearProblem(NamedTuple):
-    """A call: the dtype of q, k and v, its sizes (see api.py) and options."""
+@dataclass(frozen=True, slots=True)
+class LinearProblem:
+    """A call; axes as in api.py.
+
+    Attributes:
+        dtype: of q, k and v.
+        tokens, rows, key_heads, heads, key_dim, value_dim: T, R, K, H, D, V.
+        destinations: places that the states of a row's last tokens go to: W of StateRows.
+        options: which recurrence.
+    """
 
     dtype: jnp.dtype
     tokens: int
     rows: int
+    destinations: int
     key_heads: int
     heads: int
     key_dim: int

@@ -8,6 +8,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from pallas_kernels.causal_conv1d import implementations as conv
+from pallas_kernels.causal_conv1d.problem import ConvProblem
+from pallas_kernels.gated_linear_attention import LinearOptions
+from pallas_kernels.gated_linear_attention import implementations as linear
+from pallas_kernels.gated_linear_attention.problem import LinearProblem
 from pallas_kernels.grouped_matmul import implementations as grouped
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.kv_write import implementations as write
@@ -135,6 +140,35 @@ ROUND_FEATURES: dict[str, dict[str, Any]] = {
     "widths of 28672": {"width": 28672},
     "odd widths": {"width": 2880},
 }
+LINEAR = LinearProblem(
+    dtype=BFLOAT16,
+    tokens=64,
+    rows=64,
+    destinations=1,
+    key_heads=16,
+    heads=32,
+    key_dim=128,
+    value_dim=128,
+    options=LinearOptions(delta=True, l2_norm=True),
+)
+LINEAR_FEATURES: dict[str, dict[str, Any]] = {
+    **{name: GROUPED_FEATURES[name] for name in ("bf16", "f16", "f32")},
+    "Mamba-2": {"key_heads": 1, "value_dim": 64, "options": LinearOptions(delta=False)},
+    **{f"D={dim}": {"key_dim": dim} for dim in (64, 128, 256)},
+    **{f"V={dim}": {"value_dim": dim} for dim in (64, 80, 128, 256)},
+    "3 drafts a row": {"tokens": 256, "destinations": 4},
+    "prompts": {"tokens": 512},
+    "odd widths": {"key_dim": 24, "value_dim": 40},
+}
+CONV = ConvProblem(dtype=BFLOAT16, tokens=64, rows=64, destinations=1, channels=8192, width=4)
+CONV_FEATURES: dict[str, dict[str, Any]] = {
+    **{name: GROUPED_FEATURES[name] for name in ("bf16", "f16", "f32")},
+    "2 taps": {"width": 2},
+    "3328 channels": {"channels": 3328},
+    "3 drafts a row": LINEAR_FEATURES["3 drafts a row"],
+    "prompts": {"tokens": 512},
+    "odd widths": {"channels": 200},
+}
 
 
 def feature_tables() -> str:
@@ -148,6 +182,8 @@ def feature_tables() -> str:
             _table("round_rows", rounding.ROWS, ROUND, ROUND_FEATURES),
             _table("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED, GROUPED_FEATURES),
             _table("matmul", matmul.IMPLEMENTATIONS, MATMUL, MATMUL_FEATURES),
+            _table("gated_linear_attention", linear.IMPLEMENTATIONS, LINEAR, LINEAR_FEATURES),
+            _table("causal_conv1d", conv.IMPLEMENTATIONS, CONV, CONV_FEATURES),
         )
     )
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pallas_kernels.causal_conv1d import implementations as conv
+from pallas_kernels.gated_linear_attention import implementations as linear
 from pallas_kernels.grouped_matmul import implementations as grouped
 from pallas_kernels.kv_write import implementations as write
 from pallas_kernels.matmul import implementations as matmul
@@ -28,6 +30,7 @@ from pallas_kernels.parity.gate import (
     check_rotate_attend,
     check_write,
 )
+from pallas_kernels.parity.recurrence import CONV_CASES, LINEAR_CASES, check_conv, check_linear
 from pallas_kernels.parity.rounding import ROUND_CASES, check_round
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.registry import Implementation, Target
@@ -48,6 +51,8 @@ class Operation:
 
 
 OPERATIONS = (
+    Operation("causal_conv1d", conv.IMPLEMENTATIONS, CONV_CASES, check_conv, MATMUL_DTYPES),
+    Operation("gated_linear_attention", linear.IMPLEMENTATIONS, LINEAR_CASES, check_linear, MATMUL_DTYPES),
     Operation("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED_CASES, check_grouped, MATMUL_DTYPES),
     Operation("kv_write", write.IMPLEMENTATIONS, WRITE_CASES, check_write),
     Operation("matmul", matmul.IMPLEMENTATIONS, MATMUL_CASES, check_matmul, MATMUL_DTYPES),

@@ -44,7 +44,7 @@ def test_a_wrong_kernel_is_listed_and_is_exit_code_1(capsys, monkeypatch):
     [
         (
             ["--op", "softmax"],
-            "op: there is no 'softmax'; there is: grouped_matmul, kv_write, matmul, ragged_paged_attention, rotate_and_write",
+            "op: there is no 'softmax'; there is: causal_conv1d, gated_linear_attention, grouped_matmul, kv_write, matmul",
         ),
         (["--dtype", "int4"], "dtype: there is no 'int4'; there is: float32, bfloat16, float16, float8, int8"),
         (

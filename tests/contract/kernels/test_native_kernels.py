@@ -22,6 +22,8 @@ from pallas_kernels.kv_write import kv_write
 from pallas_kernels.matmul import CodePanels, Matrix, Panels, Rows, counted, cpu_native, pack
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES, GroupedCase
 from pallas_kernels.parity.gate import TOLERANCE, packed_matrix, packed_weights
+from pallas_kernels.parity.recurrence import DELTA, LAYER, LINEAR_CASES, LinearCase, LinearShape
+from pallas_kernels.parity.states import PLACES, STEPS, Step
 from pallas_kernels.quantization import SCHEMES, FourBit
 from pallas_kernels.ragged_attention import cpu_native as ragged_native
 from pallas_kernels.ragged_attention import reference as ragged_reference
@@ -35,15 +37,13 @@ from .add_lora_suite import AddLoraSuite, LoraCase
 from .add_lora_suite import compiled as compiled_lora
 from .attention_suite import AttentionSuite
 from .batches import Batch, Heads, make_batch
-from .gated_linear_attention_suite import LAYER, SHAPES, GatedLinearAttentionSuite, Shape
-from .gated_linear_attention_suite import arrays as state_arrays
+from .gated_linear_attention_suite import GatedLinearAttentionSuite
 from .grouped_matmul_suite import GroupedMatmulSuite, compiled
 from .matmul_suite import MatmulSuite
 from .needs import NATIVE
 from .ragged_attention_suite import CASES as RAGGED_CASES
 from .ragged_attention_suite import TOLERANCE as RAGGED_TOLERANCE
 from .ragged_attention_suite import RaggedAttentionSuite, RaggedCase
-from .state_cases import PLACES, STEPS, Step
 
 pytestmark = NATIVE
 LAYOUTS = ("panels", "rows")
@@ -149,22 +149,22 @@ class TestGatedLinearAttention(GatedLinearAttentionSuite):
     implementation = "cpu_native"
     dtypes = ("float32", "bfloat16")
 
-    @pytest.mark.parametrize("shape", SHAPES)
-    def test_every_instruction_set_gives_the_same(self, shape):
-        given = state_arrays(STEPS[-1], shape, "float32")
-        real = sum(STEPS[-1].lengths)
-        want, kept = linear_reference.gated_linear_attention(*given, layer=LAYER, options=shape.options)
+    @pytest.mark.parametrize("case", [case for case in LINEAR_CASES if case.step in STEPS[-2:]], ids=lambda case: case.name)
+    def test_every_instruction_set_gives_the_same(self, case):
+        given, options = case.arrays("float32"), case.shape.options
+        real = sum(case.step.lengths)
+        want, kept = linear_reference.gated_linear_attention(*given, layer=LAYER, options=options)
         for name in INSTRUCTION_SETS[1:]:
-            call = partial(linear_native.gated_linear_attention, layer=LAYER, options=shape.options, instruction_set=name)
+            call = partial(linear_native.gated_linear_attention, layer=LAYER, options=options, instruction_set=name)
             got, left = jax.jit(call)(*given)
             np.testing.assert_allclose(np.asarray(got)[:real], want[:real], rtol=2e-5, atol=2e-5, err_msg=name)
             np.testing.assert_allclose(np.asarray(left), kept, rtol=2e-5, atol=2e-5, err_msg=name)
 
     def test_a_row_in_chunks_among_others_gives_the_same_bits(self):
         """Enough of them to be shared between threads."""
-        shape = Shape(2, 4, 128, 128, SHAPES[0].options)
-        whole = state_arrays(Step("a prompt and a few", (70, 3), new=(0,)), shape, "bfloat16")
-        call = jax.jit(partial(linear_native.gated_linear_attention, layer=LAYER, options=shape.options))
+        step, shape = Step("a prompt and a few", (70, 3), new=(0,)), LinearShape(2, 4, 128, 128, DELTA)
+        whole = LinearCase(step.name, step, shape).arrays("bfloat16")
+        call = jax.jit(partial(linear_native.gated_linear_attention, layer=LAYER, options=DELTA))
         want, left = (np.asarray(array) for array in call(*whole))
         states, parts = whole[5], []
         for first, last, place in ((0, 33, 0), (33, 34, 1), (34, 70, 1)):
@@ -177,8 +177,8 @@ class TestGatedLinearAttention(GatedLinearAttentionSuite):
         np.testing.assert_array_equal(np.asarray(states)[LAYER, 1], left[LAYER, 1])
 
     def test_rows_outside_the_arrays_are_refused(self):
-        *given, rows = state_arrays(STEPS[0], SHAPES[0], "float32")
-        call: Any = partial(linear_native.gated_linear_attention, layer=LAYER, options=SHAPES[0].options)
+        *given, rows = LINEAR_CASES[0].arrays("float32")
+        call: Any = partial(linear_native.gated_linear_attention, layer=LAYER, options=LINEAR_CASES[0].shape.options)
         for wrong, message in (
             (rows._replace(source=rows.source + PLACES), "source must be a place"),
             (rows._replace(query_start=rows.query_start + 99), "query_start must rise"),

@@ -1,16 +1,15 @@
-"""Steps over tables of recurrent states: what the suites of the operations that have some share."""
+"""Steps over tables of recurrent states: what the operations that have some share."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from pallas_kernels.state_rows import StateRows
 
-DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 PLACES = 12
+TINY_TOKENS = 12  # of a step that an interpreted kernel runs
 
 
 class Step(NamedTuple):
@@ -33,6 +32,11 @@ class Step(NamedTuple):
     snapshots: dict[int, int] = {}  # noqa: RUF012 - of a tuple, never written
     shared: tuple[int, ...] = ()
     drafts: dict[int, int] | None = None
+
+    @property
+    def tiny(self) -> bool:
+        """Whether it is small enough for an interpreted kernel."""
+        return sum(self.lengths) <= TINY_TOKENS
 
     def rows(self) -> StateRows:
         """Row r's own place is r + 1, its snapshot's the r-th from the end; with drafts there are three of its own."""
@@ -64,7 +68,7 @@ STEPS = (
     Step("mixed", (1, 130, 1, 7), new=(3,), snapshots={1: 112, 2: 1, 3: 3}, padding=5),
     Step("rows of one snapshot", (5, 20, 1), shared=(0, 2), snapshots={1: 1}),
     Step("no row", (0, 0), padding=4),
-    Step("drafts", (3, 1, 2), drafts={0: 2, 2: 1}),
+    Step("drafts", (3, 1, 3), drafts={0: 2, 2: 1}),
     Step("drafts beside a prompt", (3, 80), drafts={0: 1}, snapshots={1: 64}, padding=1),
 )
 
