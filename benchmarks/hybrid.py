@@ -28,11 +28,12 @@ from jaxserve.types import TokensPrompt
 
 RESULTS = Path(__file__).parent / "results" / "hybrid.json"
 STEPS = 32  # after the first token
-DECODES = ((1, 1024), (16, 1024), (1, 8192))  # rows, and tokens before them
-PREFILLS = (512, 4096)
-CONTEXTS = (512, 2048, 8192)
-LONGEST = 8192 + 64
+DECODES = ((1, 1024), (16, 1024), (1, 16384))  # rows, and tokens before them
+PREFILLS = (512, 8192)
+CONTEXTS = (512, 2048, 16384)
+LONGEST = 16384 + 64
 INTERVALS = (64, 256, 1024)  # tokens between snapshots
+SNAPSHOTS = (8, 10, 32)  # of 8 conversations; 10 is the default
 CONVERSATIONS, TURNS, SYSTEM, QUESTION, ANSWER = 8, 6, 512, 90, 60
 
 
@@ -144,7 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         hybrid = llama150m.write_config(Path(scratch) / "hybrid", hybrid150m.CONFIG)
         dense = llama150m.write_config(Path(scratch) / "dense", hybrid150m.DENSE)
-        sizes = {"max_model_len": LONGEST, "max_num_seqs": 16, "num_pages": 1600}
+        sizes = {"max_model_len": LONGEST, "max_num_seqs": 16, "num_pages": 2500}
         ours = {"hybrid": Ours(hybrid, **sizes), "dense": Ours(dense, **sizes)}
         warm_up(ours)
         report["growth"] = [
@@ -170,7 +171,7 @@ def main() -> None:
         if arguments.transformers_python:
             peer.close()
         del engines, ours
-        report["prefix"] = [hits(hybrid, interval, count) for interval in INTERVALS for count in (8, 32)]
+        report["prefix"] = [hits(hybrid, interval, count) for interval in INTERVALS for count in SNAPSHOTS]
     write_json(RESULTS, report)
 
 
