@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from jaxserve.models.encoder_config import EncoderConfig
+from jaxserve.models.latent import Latent
 from jaxserve.models.positions import QueryScale, RopeConfig
 from jaxserve.models.recurrent import Recurrent
 from jaxserve.models.recurrent import parameters as recurrent_parameters
@@ -101,72 +102,6 @@ class Experts:
         each = (inner + 1) * width * self.ffn_size + bias * (inner * self.ffn_size + width)
         shared = (inner + 1) * embed * self.shared_ffn_size + self.shared_gate * embed
         return router + self.count * each + shared + 2 * embed * self.latent_size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexer:
-    """What chooses the cached tokens that a token attends to (DeepSeek Sparse Attention, DeepSeek-AI 2025).
-
-    Attributes:
-        heads, dim: I, N: heads of queries, and numbers of each, and of the one key.
-        top_k: tokens that are chosen at most.
-    """
-
-    heads: int
-    dim: int
-    top_k: int
-
-    def parameters(self, embed: int, query_rank: int) -> int:
-        """Weights of one layer's projections; norms apart."""
-        return query_rank * self.heads * self.dim + embed * (self.dim + self.heads)
-
-    @property
-    def norms(self) -> int:
-        """Weights of one layer's norm of keys, which has a bias."""
-        return 2 * self.dim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads are projections of one short vector a token.
-
-    Attributes:
-        query_rank: of the queries' own latent; None if they are projected from the hidden state.
-        kv_rank: of the latent that is cached.
-        nope_dim, rope_dim: dimensions of a query or key head without positions, and with; all heads share the latter's key.
-        value_dim: of a value head.
-        indexer: what chooses the tokens that one attends to, from the queries' latent; None for all that came before it.
-    """
-
-    query_rank: int | None
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-    indexer: Indexer | None = None
-
-    @property
-    def key_dim(self) -> int:
-        """Numbers of the key that all heads share: the latent and what is rotated."""
-        return self.kv_rank + self.rope_dim
-
-    @property
-    def cached(self) -> int:
-        """Numbers of a token in the cache: that key, and the indexer's behind it."""
-        return self.key_dim + (0 if self.indexer is None else self.indexer.dim)
-
-    def parameters(self, embed: int, heads: int) -> int:
-        """Weights of one layer's projections; norms apart."""
-        query = heads * (self.nope_dim + self.rope_dim)
-        queries = embed * query if self.query_rank is None else self.query_rank * (embed + query)
-        down, out = embed * self.key_dim, heads * self.value_dim * embed
-        indexer = 0 if self.indexer is None else self.indexer.parameters(embed, self.query_rank or embed)
-        return queries + down + self.kv_rank * heads * (self.nope_dim + self.value_dim) + out + indexer
-
-    @property
-    def norms(self) -> int:
-        """Weights of one layer's norms of latents."""
-        return self.kv_rank + (self.query_rank or 0) + (0 if self.indexer is None else self.indexer.norms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

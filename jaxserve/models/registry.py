@@ -18,6 +18,7 @@ from jaxserve.models.families import (
     deepseek,
     deepseek_v2,
     deepseek_v3,
+    deepseek_v32,
     gemma2,
     gemma3,
     gemma4,
@@ -97,6 +98,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             gpt_oss,
             deepseek_v2,
             deepseek_v3,
+            deepseek_v32,
             glm,
             glm4,
             glm4_moe,
@@ -143,6 +145,7 @@ _beside = partial(ModuleFamily, mtp.names_beside, qwen3_next.with_module, normed
 MODULES: Mapping[str, ModuleFamily] = MappingProxyType(
     {
         deepseek_v3.ARCHITECTURE: ModuleFamily(mtp.names_behind, deepseek.with_module, deepseek_v3.module_rules),
+        deepseek_v32.ARCHITECTURE: ModuleFamily(mtp.names_behind, deepseek.with_module, deepseek_v32.module_rules),
         qwen3_next.ARCHITECTURE: _beside(qwen3_next.module_rules),
         qwen3_5.ARCHITECTURE: _beside(mtp.module_rules),
         qwen3_5_moe.ARCHITECTURE: _beside(qwen3_5_moe.module_rules),

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from jaxserve.models.config import Experts, Fed, Heads, Latent
+from jaxserve.models.config import Experts, Fed, Heads
+from jaxserve.models.latent import Latent
 from jaxserve.models.recurrent import Recurrent
 
 Weight = Callable[[Heads], int]

@@ -129,6 +129,7 @@ DEEPSEEK: dict[str, Any] = {
     "first_k_dense_replace": 1,
     "moe_intermediate_size": 16,
 }
+INDEXED: dict[str, Any] = {**DEEPSEEK, "q_lora_rank": 24, "index_n_heads": 16, "index_head_dim": 16, "index_topk": 12}
 DEEPSEEK_YARN = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.9}
 EYES: dict[str, Any] = {
     "hidden_size": 16,
@@ -716,6 +717,43 @@ CASES = (
             "num_experts_per_tok": 2,
             "n_shared_experts": 2,
             "norm_topk_prob": False,
+        },
+        stored="fp8",
+        dtype="bfloat16",
+    ),
+    Case(
+        "deepseek-v32-sparse",
+        "deepseek_v32",
+        170,
+        {
+            **INDEXED,
+            "num_hidden_layers": 3,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "rope_parameters": {**DEEPSEEK_YARN, "mscale_all_dim": 0.707},
+        },
+        layout=4,
+        dtype="bfloat16",
+    ),
+    Case(
+        "deepseek-v32-fp8",
+        "deepseek_v32",
+        171,
+        {
+            **INDEXED,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 12,
+            "index_n_heads": 24,
+            "index_topk": 40,
+            "n_routed_experts": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 0,
         },
         stored="fp8",
         dtype="bfloat16",

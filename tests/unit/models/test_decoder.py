@@ -9,7 +9,8 @@ import pytest
 
 from jaxserve.errors import ConfigError
 from jaxserve.models.binding import abstract_params, bind, param_axes, param_shardings
-from jaxserve.models.config import DecoderConfig, Heads, Latent, Scales
+from jaxserve.models.config import DecoderConfig, Heads, Scales
+from jaxserve.models.latent import Latent
 from jaxserve.models.positions import RopeConfig
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.shards import cache_layout, held_kv_heads, padded_vocab, require_scales

@@ -8,7 +8,8 @@ import pytest
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.checkpoint import read_hf_config
-from jaxserve.models.config import Latent, Routing
+from jaxserve.models.config import Routing
+from jaxserve.models.latent import Latent
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.weights.check import check_tensors
 from tests.golden.reading import DATA
