@@ -74,6 +74,7 @@ OWN: Mapping[str, dict[str, Any]] = {
     "gpt_oss": {"num_local_experts": 8, "intermediate_size": 704},
     "deepseek_v2": {**_DEEPSEEK, "topk_method": "group_limited_greedy"},
     "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": {**_DEEPSEEK, "index_n_heads": 16, "index_head_dim": 64, "index_topk": 512},
     "glm": {"head_dim": 64},
     "glm4": {"head_dim": 64},
     "ministral3": {"head_dim": 64},

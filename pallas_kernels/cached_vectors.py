@@ -12,7 +12,6 @@ from jax import lax
 from pallas_kernels import checks
 from pallas_kernels.ragged_paged_attention.query_tiles import Rows, token_rows
 
-
 Block = Callable[[jax.Array], jax.Array]
 """Takes the same block of tokens out of any array [T, ...]."""
 

@@ -52,6 +52,7 @@ MODELS = {
     "GptOssForCausalLM": "gpt-oss",
     "DeepseekV2ForCausalLM": "DeepSeek-V2",
     "DeepseekV3ForCausalLM": "DeepSeek-V3, R1",
+    "DeepseekV32ForCausalLM": "DeepSeek-V3.2",
     "GlmForCausalLM": "GLM-4",
     "Glm4ForCausalLM": "GLM-4-0414, GLM-Z1",
     "Glm4MoeForCausalLM": "GLM-4.5, 4.6, 4.7",

@@ -68,6 +68,7 @@ MESHES = [
     ("qwen3-moe-some", 1, 2),
     ("deepseek-v2-lite", 2, 2),
     ("deepseek-v3-groups", 4, 1),
+    ("deepseek-v32-sparse", 2, 2),
     ("glm4-moe-norms", 2, 2),
     ("glm4-lite", 2, 2),
     ("minimax-m2-part", 2, 2),

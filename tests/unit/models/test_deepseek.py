@@ -9,7 +9,7 @@ import pytest
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import Routing
-from jaxserve.models.latent import Latent
+from jaxserve.models.latent import Indexer, Latent
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.weights.check import check_tensors
 from tests.golden.reading import DATA
@@ -80,6 +80,14 @@ V3: dict[str, Any] = V2_LITE | {
     },
 }
 V3["rope_scaling"] = {**V3["rope_scaling"], "mscale": 1.0, "mscale_all_dim": 1.0}
+V32: dict[str, Any] = V3 | {
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "max_position_embeddings": 163840,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 2048,
+}
 
 
 def test_the_published_models():
@@ -105,6 +113,27 @@ def test_the_published_models():
     assert decoder_config(V3 | {"rope_scaling": None}).scales.attention == pytest.approx(192**-0.5)
 
 
+def test_an_indexer_has_a_key_behind_the_latent():
+    sparse, like_v3 = decoder_config(V32), decoder_config(V3)
+    assert sparse.latent is not None
+    assert sparse.latent.indexer == Indexer(heads=64, dim=128, top_k=2048)
+    assert (sparse.head_dim, sparse.latent.key_dim, sparse.latent.cached) == (704, 576, 704)
+    # Queries, key and weights of heads, and a norm with a bias.
+    assert sparse.num_parameters - like_v3.num_parameters == 61 * (1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128)
+    assert (sparse.experts, sparse.scales, sparse.ropes) == (like_v3.experts, like_v3.scales, like_v3.ropes)
+    names = {source.name: source.stored_shape for rule in weight_rules(sparse) for source in rule.sources}
+    block = "model.layers.60.self_attn.indexer"
+    assert {name: shape for name, shape in names.items() if name.startswith(block)} == {
+        f"{block}.wq_b.weight": (8192, 1536),
+        f"{block}.wk.weight": (128, 7168),
+        f"{block}.weights_proj.weight": (64, 7168),
+        f"{block}.k_norm.weight": (128,),
+        f"{block}.k_norm.bias": (128,),
+    }
+    kinds = {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 58, "layer_types": ["indexed_attention"] * 61}
+    assert decoder_config({**V32, **kinds, "first_k_dense_replace": None}) == sparse
+
+
 def test_every_second_layer_and_none_at_all():
     some = decoder_config(V2_LITE | {"moe_layer_freq": 2, "first_k_dense_replace": 3, "num_hidden_layers": 8})
     assert some.experts is not None
@@ -123,6 +152,11 @@ def test_every_second_layer_and_none_at_all():
         (V3 | {"attention_bias": True}, UnsupportedModelError, "attention_bias=True is not supported"),
         (V3 | {"n_group": 7}, CheckpointError, "num_experts_per_tok=8 cannot be chosen of 256 experts in 7 groups"),
         (V3 | {"topk_group": 1, "n_group": 64}, CheckpointError, "in 64 groups, 1 of them active"),
+        (V32 | {"layer_types": ["full_attention"] * 61}, UnsupportedModelError, "every layer has 'indexed_attention'"),
+        (V32 | {"mlp_layer_types": ["sparse", "dense"]}, UnsupportedModelError, "dense layers come first, then sparse ones"),
+        (V32 | {"index_head_dim": 48}, CheckpointError, "index_head_dim=48 is less than the 64 that are rotated of it"),
+        (V32 | {"index_topk": 0}, CheckpointError, "index_topk must be a positive integer, got 0"),
+        (V32 | {"q_lora_rank": None}, CheckpointError, "lacks q_lora_rank"),
         (V3 | {"kv_lora_rank": None}, CheckpointError, "lacks kv_lora_rank"),
     ],
 )
