@@ -31,7 +31,7 @@ APART = 2e-5  # smallest gap between the last score that an indexer chooses and 
 ROUNDING = 6e-5  # largest part of the tests' tolerance that float32 may cost the reference itself
 
 
-class Choices(TorchFunctionMode):
+class Choices(TorchFunctionMode):  # type: ignore[misc]  # torch need not be there
     """Sees how far apart the scores [B, S, T] of indexers are between what they choose and what they do not.
 
     Attributes:

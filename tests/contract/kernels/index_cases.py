@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -47,4 +48,4 @@ def batch_of(case: IndexCase, heads: int, dim: int) -> Batch:
     rng, real = np.random.default_rng(len(case.name)), int(batch.query_start[-1])
     q = rng.standard_normal((batch.q.shape[0], heads, dim))
     q[real:] = np.nan
-    return Batch(q.astype(batch.q.dtype), *batch.arrays()[1:], batch.kv_scales)
+    return replace(batch, q=q.astype(batch.q.dtype))
