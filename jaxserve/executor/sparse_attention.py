@@ -25,11 +25,13 @@ class SparseAttend:
     """Writes a layer's new vectors, chooses, and attends.
 
     Every device has all vectors, chooses for itself, and has heads of its own. That is said with shard_map, as in PagedAttend.
+    What an index chooses is found once, for all layers that share it.
     """
 
     def __init__(self, mesh: Mesh, batch: DeviceBatch, kernels: Kernels, groups: LayerGroups) -> None:
         self._mesh, self._batch, self._kernels, self._groups = mesh, batch, kernels, groups
         self._target = Target.of(mesh.devices.flat[0])
+        self._chosen: dict[int, jax.Array] = {}  # by layers of indices
 
     def __call__(
         self, cache: CacheArrays, layer: int, q: jax.Array, k: jax.Array, options: AttentionOptions, index: Index
@@ -40,23 +42,33 @@ class SparseAttend:
         target = self._target
 
         def attend(
-            cache: CacheArrays, q: jax.Array, k: jax.Array, index_q: jax.Array, weights: jax.Array, *rows: jax.Array
-        ) -> tuple[CacheArrays, jax.Array]:
+            cache: CacheArrays,
+            q: jax.Array,
+            k: jax.Array,
+            chosen: jax.Array | None,
+            index_q: jax.Array,
+            weights: jax.Array,
+            *rows: jax.Array,
+        ) -> tuple[CacheArrays, jax.Array, jax.Array]:
             slots, *rest = rows
             cache = cache.written(
                 kv_write(cache.pages, k, None, slots, layer=place, kv_scales=cache.scales, implementation=writes, target=target)
             )
             pages, scales = cache.pages, cache.scales
-            positions = lightning_index(
-                index_q,
-                weights,
-                pages,
-                *rest,
-                layer=place,
-                options=IndexOptions(index.top_k, first=q.shape[2]),
-                kv_scales=scales,
-                implementation=attends,
-                target=target,
+            positions = (
+                chosen
+                if chosen is not None
+                else lightning_index(
+                    index_q,
+                    weights,
+                    pages,
+                    *rest,
+                    layer=place,
+                    options=IndexOptions(index.top_k, first=q.shape[2]),
+                    kv_scales=scales,
+                    implementation=attends,
+                    target=target,
+                )
             )
             attended = sparse_paged_attention(
                 q,
@@ -69,16 +81,17 @@ class SparseAttend:
                 implementation=attends,
                 target=target,
             )
-            return cache, attended
+            return cache, attended, positions
 
         sharded = jax.shard_map(
             attend,
             mesh=self._mesh,
-            in_specs=(KV_CACHE, BY_HEAD, BY_HEAD, *[EVERYWHERE] * 6),
-            out_specs=(KV_CACHE, BY_HEAD),
+            in_specs=(KV_CACHE, BY_HEAD, BY_HEAD, *[EVERYWHERE] * 7),
+            out_specs=(KV_CACHE, BY_HEAD, EVERYWHERE),
             check_vma=False,
         )
         batch = self._batch
         rows = (batch.kv_slots[group], batch.page_table[group], batch.query_start, batch.kv_length)
-        attended: tuple[CacheArrays, jax.Array] = sharded(cache, q, k, index.q, index.weights, *rows)
-        return attended
+        chosen = self._chosen.get(index.layer)
+        cache, attended, self._chosen[index.layer] = sharded(cache, q, k, chosen, index.q, index.weights, *rows)
+        return cache, attended

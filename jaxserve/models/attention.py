@@ -86,6 +86,29 @@ class SharedKeys:
         return self._attend(layer, q, k, v, None, options, sinks)
 
 
+class SharedChoices:
+    """An Attend that has an index again for the layers that share what it chooses: those behind its own, up to the next one's."""
+
+    def __init__(self, attend: Attend) -> None:
+        self._attend = attend
+        self._latest: Index | None = None
+
+    def __call__(
+        self,
+        layer: int,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array | None,
+        rope: Rotation | None,
+        options: AttentionOptions,
+        sinks: jax.Array | None,
+        index: Index | None = None,
+    ) -> jax.Array:
+        """As Attend says."""
+        self._latest = self._latest if index is None else index
+        return self._attend(layer, q, k, v, rope, options, sinks, self._latest)
+
+
 class ScaledQueries:
     """An Attend whose queries are in some layers multiplied by factors[T] of their positions; see `positions.QueryScale`."""
 

@@ -15,6 +15,7 @@ from flax import nnx
 from jaxserve.models.latent import Indexer
 from jaxserve.models.norm import layer_norm
 from jaxserve.models.parameter import COLUMNS, ROUTER, Parameter, Projected, declare, project_columns
+from jaxserve.models.rope import rotate_pairs
 from pallas_kernels.matmul import matmul
 from pallas_kernels.rotate_and_write import Rotation, rotate
 
@@ -26,11 +27,13 @@ class Index(NamedTuple):
     """What an Attend chooses tokens by; see `pallas_kernels.lightning_index`.
 
     Attributes:
+        layer: that it was made in; those that share what it chooses are given the same again.
         q, weights: of the step's tokens, [T, I, N] and float32[T, I].
         keys: of the step's tokens, [T, N]; a layer's cached vectors have theirs behind the key that all its heads share.
         top_k: tokens that one attends to at most.
     """
 
+    layer: int
     q: jax.Array
     weights: jax.Array
     keys: jax.Array
@@ -44,8 +47,8 @@ class LightningIndexer(nnx.Module):
     head counts. Keys are normalised as LayerNorm does (Ba et al. 2016), with `scale` and `bias` [N].
     """
 
-    def __init__(self, indexer: Indexer, embed: int, query_rank: int, dtype: jnp.dtype) -> None:
-        self.indexer = indexer
+    def __init__(self, indexer: Indexer, layer: int, embed: int, query_rank: int, dtype: jnp.dtype) -> None:
+        self.indexer, self.layer = indexer, layer
         heads, dim = indexer.heads, indexer.dim
         self.query = declare((query_rank, 1, heads * dim), ("embed", None, None), dtype, COLUMNS)
         self.key = declare((embed, 1, dim), ("embed", None, None), dtype, COLUMNS)
@@ -64,5 +67,6 @@ class LightningIndexer(nnx.Module):
         keys = project_columns(x, self.key, None)
         keys = layer_norm(keys[:, 0], self.scale[...], NORM_EPS, self.bias[...])
         if rope is not None:
-            q, keys = rotate(q, rope), rotate(keys[:, None], rope)[:, 0]
-        return Index(q, matmul(x, ROUTER.matrix(self.weights)), keys, self.indexer.top_k)
+            turned = rotate_pairs if self.indexer.interleaved else rotate
+            q, keys = turned(q, rope), turned(keys[:, None], rope)[:, 0]
+        return Index(self.layer, q, matmul(x, ROUTER.matrix(self.weights)), keys, self.indexer.top_k)

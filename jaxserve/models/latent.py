@@ -12,11 +12,15 @@ class Indexer:
     Attributes:
         heads, dim: I, N: heads of queries, and numbers of each, and of the one key.
         top_k: tokens that are chosen at most.
+        layers: one entry a layer: whether it chooses. The others attend to what the last one that did has chosen.
+        interleaved: of queries and keys neighbours are rotated, not halves.
     """
 
     heads: int
     dim: int
     top_k: int
+    layers: tuple[bool, ...]
+    interleaved: bool = False
 
     def parameters(self, embed: int, query_rank: int) -> int:
         """Weights of one layer's projections; norms apart."""
@@ -58,14 +62,17 @@ class Latent:
         return self.key_dim + (0 if self.indexer is None else self.indexer.dim)
 
     def parameters(self, embed: int, heads: int) -> int:
-        """Weights of one layer's projections; norms apart."""
+        """Weights of one layer's projections; norms and the indexer apart."""
         query = heads * (self.nope_dim + self.rope_dim)
         queries = embed * query if self.query_rank is None else self.query_rank * (embed + query)
         down, out = embed * self.key_dim, heads * self.value_dim * embed
-        indexer = 0 if self.indexer is None else self.indexer.parameters(embed, self.query_rank or embed)
-        return queries + down + self.kv_rank * heads * (self.nope_dim + self.value_dim) + out + indexer
+        return queries + down + self.kv_rank * heads * (self.nope_dim + self.value_dim) + out
 
     @property
     def norms(self) -> int:
         """Weights of one layer's norms of latents."""
-        return self.kv_rank + (self.query_rank or 0) + (0 if self.indexer is None else self.indexer.norms)
+        return self.kv_rank + (self.query_rank or 0)
+
+    def indexer_of(self, layer: int) -> Indexer | None:
+        """What chooses in a layer; None if nothing does."""
+        return self.indexer if self.indexer is not None and self.indexer.layers[layer] else None

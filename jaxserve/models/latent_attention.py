@@ -3,7 +3,8 @@
 That vector, the latent, is all that is cached. Keys and values are never made: a head's projection from latents to keys is
 applied to its query instead, and the one to values to what the head has attended to ("absorbed"). So every head attends to
 the latents themselves, as if to one KV head whose values are the beginnings of its keys. Where a layer has an indexer, its key is
-cached behind the latent's, and every head attends to the tokens that it chooses alone.
+cached behind the latent's, and every head attends to the tokens that it chooses alone. Layers that share what another one chose
+have zeros there.
 
 Prefill chunks are computed like decodes, in one program. Long prompts would be cheaper with keys and values made for each
 chunk: a query and a key then cost a head nope + rope + value multiplications and not 2 * kv_rank + rope (320 and not 1,088 in
@@ -54,7 +55,8 @@ class LatentAttention(nnx.Module):
         self.down = declare((embed, 1, width), ("embed", None, None), dtype, COLUMNS)
         self.query_norm = None if rank is None else RMSNorm(rank, "embed", norms, dtype)
         self.kv_norm = RMSNorm(latent.kv_rank, "embed", norms, dtype)
-        self.indexer = None if latent.indexer is None else LightningIndexer(latent.indexer, embed, rank or embed, dtype)
+        indexer = latent.indexer_of(layer)
+        self.indexer = None if indexer is None else LightningIndexer(indexer, layer, embed, rank or embed, dtype)
         columns = heads // shards * (latent.nope_dim + latent.rope_dim)
         self.query = declare((rank or embed, shards, columns), ("embed", "heads", None), dtype, COLUMNS)
         self.key_up = declare((heads, latent.nope_dim, latent.kv_rank), ("heads", None, None), dtype)
@@ -72,7 +74,9 @@ class LatentAttention(nnx.Module):
         tokens, shards = x.shape[0], self.out.shape[0]
         queries, latents = self._down(x, rope)
         index = None if self.indexer is None else self.indexer(x, queries, rope)
-        if index is not None:
+        if index is None:
+            latents = jnp.pad(latents, ((0, 0), (0, self.latent.cached - self.latent.key_dim)))
+        else:
             latents = jnp.concatenate([latents, index.keys], axis=1)
         q = project_columns(queries, self.query, None).reshape(tokens, self.heads, -1)
         q_nope, q_rope = jnp.split(q, (self.latent.nope_dim,), axis=2)

@@ -27,6 +27,7 @@ from jaxserve.models.families import (
     glm4,
     glm4_moe,
     glm4_moe_lite,
+    glm_moe_dsa,
     gpt_oss,
     granite,
     granite4,
@@ -103,6 +104,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             glm4,
             glm4_moe,
             glm4_moe_lite,
+            glm_moe_dsa,
             minimax_m2,
             qwen3_next,
             qwen3_5,
@@ -146,6 +148,7 @@ MODULES: Mapping[str, ModuleFamily] = MappingProxyType(
     {
         deepseek_v3.ARCHITECTURE: ModuleFamily(mtp.names_behind, deepseek.with_module, deepseek_v3.module_rules),
         deepseek_v32.ARCHITECTURE: ModuleFamily(mtp.names_behind, deepseek.with_module, deepseek_v32.module_rules),
+        glm_moe_dsa.ARCHITECTURE: ModuleFamily(mtp.names_behind, glm_moe_dsa.with_module, glm_moe_dsa.module_rules),
         qwen3_next.ARCHITECTURE: _beside(qwen3_next.module_rules),
         qwen3_5.ARCHITECTURE: _beside(mtp.module_rules),
         qwen3_5_moe.ARCHITECTURE: _beside(qwen3_5_moe.module_rules),

@@ -236,7 +236,7 @@ class ModelShape:
         """What chooses the tokens that attention sees, from queries' latents of `rank`: every device has all of it."""
         if self.latent is None or self.latent.indexer is None:
             return ()
-        indexer, embed, layers = self.latent.indexer, self.hidden_size, self.attending_layers
+        indexer, embed, layers = self.latent.indexer, self.hidden_size, sum(self.latent.indexer.layers)
         queries = layers * indexer.heads * indexer.dim
         keys = layers * indexer.dim
         scales = (Part("scales", queries + keys, "none", bits=32),)

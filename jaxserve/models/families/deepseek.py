@@ -73,8 +73,9 @@ def deepseek_config(
 
 
 def with_module(hf: Mapping[str, Any], model: DecoderConfig) -> dict[str, Any]:
-    """The config.json of a model whose last layer is the module for multi-token prediction."""
-    return {**hf, "num_hidden_layers": model.num_layers + 1}
+    """The config.json of a model whose last layer is the module for multi-token prediction, of the last one's kind."""
+    lists = {name: [*hf[name], hf[name][-1]] for name in ("mlp_layer_types", "layer_types") if hf.get(name)}
+    return {**hf, **lists, "num_hidden_layers": model.num_layers + 1}
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
@@ -151,6 +152,7 @@ def latent_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightR
     latent, embed, heads = config.latent, config.hidden_size, config.num_heads
     assert latent is not None
     here, block, rank = (*path, "attention"), f"{prefix}.self_attn", latent.query_rank
+    indexer = config.indexer_of(int(path[1]))
     down = [Output(f"{block}.kv_a_proj_with_mqa", latent.key_dim)]
     norms = [whole((*here, "kv_norm", "scale"), f"{block}.kv_a_layernorm.weight", (latent.kv_rank,))]
     if rank is not None:
@@ -164,7 +166,7 @@ def latent_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightR
         _by_head((*here, "value_up"), config, f"{block}.kv_b_proj.weight", latent.nope_dim, latent.value_dim),
         WeightRule((*here, "out"), (Source(f"{block}.o_proj.weight", (embed, heads * latent.value_dim)),), Packing.ROWS),
         *norms,
-        *(_index_rules(latent.indexer, (*here, "indexer"), f"{block}.indexer", embed, rank) if latent.indexer and rank else ()),
+        *([] if indexer is None else _index_rules(indexer, (*here, "indexer"), f"{block}.indexer", embed, rank or embed)),
     ]
 
 

@@ -45,23 +45,34 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         model_type=MODEL_TYPE,
         routing=deepseek_v3.routing_of(fields),
         defaults=_DEFAULTS,
-        fixed=deepseek_v3.FIXED,
-        indexer=indexer_of(fields, heads=64),
+        fixed={**deepseek_v3.FIXED, "indexer_rope_interleave": False},
+        indexer=indexer_of(fields, heads=64, layers=(True,) * fields.integer("num_hidden_layers")),
     )
 
 
-def indexer_of(fields: HfFields, heads: int) -> Indexer:
-    """What config.json says of the indexer, which every layer has; `heads` is the family's default.
+def indexer_of(fields: HfFields, heads: int, layers: tuple[bool, ...], *, interleaved: bool = False) -> Indexer:
+    """What config.json says of the indexer.
+
+    Args:
+        fields: of config.json.
+        heads: the family's default.
+        layers, interleaved: as in Indexer.
 
     Raises UnsupportedModelError, CheckpointError: a layer has other attention, or keys have less numbers than are rotated.
     """
     kinds = fields.strings("layer_types")
-    if kinds is not None and kinds != (ATTENTION,) * fields.integer("num_hidden_layers"):
+    if kinds is not None and kinds != (ATTENTION,) * len(layers):
         raise fields.unsupported("layer_types", f"every layer has {ATTENTION!r}")
     dim, rotated = fields.integer("index_head_dim", 128), fields.integer("qk_rope_head_dim")
     if dim < rotated:
         raise CheckpointError(f"config.json: index_head_dim={dim} is less than the {rotated} that are rotated of it")
-    return Indexer(heads=fields.integer("index_n_heads", heads), dim=dim, top_k=fields.integer("index_topk", 2048))
+    return Indexer(
+        heads=fields.integer("index_n_heads", heads),
+        dim=dim,
+        top_k=fields.integer("index_topk", 2048),
+        layers=layers,
+        interleaved=interleaved,
+    )
 
 
 weight_rules = deepseek.weight_rules

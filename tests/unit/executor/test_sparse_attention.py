@@ -32,7 +32,7 @@ def given(top_k: int) -> tuple[Any, Any, Index]:
     sizes = ((HEADS, DIM), (1, DIM + INDEX_DIM), (INDEX_HEADS, INDEX_DIM))
     q, k, index_q = (jnp.asarray(rng.standard_normal((TOKENS, *size)), jnp.float32) for size in sizes)
     weights = jnp.asarray(rng.standard_normal((TOKENS, INDEX_HEADS)), jnp.float32)
-    return q, k, Index(index_q, weights, k[:, 0, DIM:], top_k)
+    return q, k, Index(1, index_q, weights, k[:, 0, DIM:], top_k)
 
 
 def paged(tensor: int, top_k: int, steps: tuple[int, ...], attention: str | None = None) -> np.ndarray:
@@ -51,7 +51,7 @@ def paged(tensor: int, top_k: int, steps: tuple[int, ...], attention: str | None
         def run(cache: CacheArrays, q: Any, k: Any, index_q: Any, weights: Any, batch: Any = batch) -> Any:
             attend = PagedAttend(make_mesh(tensor), cache, batch, kernels, group_layers((None, None)))
             keys = k[:, 0, DIM:]
-            out = attend(1, q, jnp.repeat(k, tensor, axis=1), None, None, OPTIONS, None, Index(index_q, weights, keys, top_k))
+            out = attend(1, q, jnp.repeat(k, tensor, axis=1), None, None, OPTIONS, None, Index(1, index_q, weights, keys, top_k))
             return attend.cache, out
 
         arrays = (q[now], k[now], index.q[now], index.weights[now])

@@ -36,7 +36,8 @@ LATENT: dict[str, Any] = {
     "ropes": (RopeConfig(rotated_dims=8),) * 2,
 }
 LATENT["latent"] = Latent(query_rank=72, kv_rank=80, nope_dim=24, rope_dim=8, value_dim=40)
-INDEXED = {**LATENT, "head_dim": 110, "latent": replace(LATENT["latent"], indexer=Indexer(heads=7, dim=22, top_k=5))}
+INDEXER = Indexer(heads=7, dim=22, top_k=5, layers=(True, True))
+INDEXED = {**LATENT, "head_dim": 110, "latent": replace(LATENT["latent"], indexer=INDEXER)}
 AFTER = {"norms": "after", "qk_norm": "all"}
 # The second layer has heads of its own, and its values are its keys; or it attends to what the first one does.
 HEADS = (Heads(kv_heads=4, head_dim=6), Heads(kv_heads=1, head_dim=12, values_are_keys=True))
@@ -52,6 +53,7 @@ CHOICES = [
     LATENT,
     {**LATENT, "latent": replace(LATENT["latent"], query_rank=None)},
     INDEXED,
+    {**INDEXED, "latent": replace(INDEXED["latent"], indexer=replace(INDEXER, layers=(True, False)))},
     UNLIKE,
     SHARING,
 ]

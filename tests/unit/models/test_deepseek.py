@@ -116,7 +116,7 @@ def test_the_published_models():
 def test_an_indexer_has_a_key_behind_the_latent():
     sparse, like_v3 = decoder_config(V32), decoder_config(V3)
     assert sparse.latent is not None
-    assert sparse.latent.indexer == Indexer(heads=64, dim=128, top_k=2048)
+    assert sparse.latent.indexer == Indexer(heads=64, dim=128, top_k=2048, layers=(True,) * 61)
     assert (sparse.head_dim, sparse.latent.key_dim, sparse.latent.cached) == (704, 576, 704)
     # Queries, key and weights of heads, and a norm with a bias.
     assert sparse.num_parameters - like_v3.num_parameters == 61 * (1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128)
