@@ -57,6 +57,7 @@ MODELS = {
     "Glm4ForCausalLM": "GLM-4-0414, GLM-Z1",
     "Glm4MoeForCausalLM": "GLM-4.5, 4.6, 4.7",
     "Glm4MoeLiteForCausalLM": "GLM-4.7-Flash",
+    "GlmMoeDsaForCausalLM": "GLM-5 to 5.2",
     "MiniMaxM2ForCausalLM": "MiniMax-M2",
     "Qwen3NextForCausalLM": "Qwen3-Next",
     "Qwen3_5ForCausalLM": "Qwen3.5 to 3.8, text",

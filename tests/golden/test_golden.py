@@ -71,6 +71,7 @@ MESHES = [
     ("deepseek-v32-sparse", 2, 2),
     ("glm4-moe-norms", 2, 2),
     ("glm4-lite", 2, 2),
+    ("glm5-shared", 2, 2),
     ("minimax-m2-part", 2, 2),
     ("qwen3-next-experts", 1, 2),
     ("granite4-dense", 4, 1),

@@ -79,6 +79,24 @@ def test_no_more_than_may_be_chosen_is_full_attention() -> None:
     np.testing.assert_allclose(paged(1, TOKENS, (13, 8)), want, atol=1e-6, rtol=0)
 
 
+def test_layers_that_share_a_choice_choose_once() -> None:
+    """And attend to it in their own vectors, whatever index keys these have."""
+    q, k, index = given(6)
+    plan = make_plan((range(TOKENS), TOKENS, (2, 1, 3, 5, 4, 7)))
+    batch = make_batch(plan, Bucket(tokens=TOKENS, rows=1), max_pages=6, page_size=PAGE, spare_slot=0).unpacked(NO_LENGTHS)
+    others = jnp.concatenate([-k[:, :, :DIM], jnp.zeros((TOKENS, 1, INDEX_DIM))], axis=2)
+
+    def run(pages: Any) -> Any:
+        attend = PagedAttend(make_mesh(1), CacheArrays(pages), batch, AUTOMATIC, group_layers((None, None)))
+        return [attend(layer, q, vectors, None, None, OPTIONS, None, index) for layer, vectors in enumerate((k, others))]
+
+    pages = jnp.full((2, 8, 1, 1, PAGE, DIM + INDEX_DIM), jnp.nan)
+    traced = str(jax.make_jaxpr(run)(pages))
+    assert (traced.count("name=_choose"), traced.count("name=_attend")) == (1, 2)
+    for got, vectors in zip(jax.jit(run)(pages), (k, others), strict=True):
+        np.testing.assert_allclose(got, dense_attend(0, q, vectors, None, None, OPTIONS, None, index), atol=1e-6, rtol=0)
+
+
 def test_a_named_kernel_of_other_attention_is_refused() -> None:
     with pytest.raises(KernelError, match="has no implementation 'triton'; it has: xla"):
         paged(1, 6, (21,), attention="triton")

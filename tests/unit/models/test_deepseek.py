@@ -10,7 +10,8 @@ from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import Routing
 from jaxserve.models.latent import Indexer, Latent
-from jaxserve.models.registry import decoder_config, weight_rules
+from jaxserve.models.mtp import module_config
+from jaxserve.models.registry import MODULES, decoder_config, weight_rules
 from jaxserve.weights.check import check_tensors
 from tests.golden.reading import DATA
 
@@ -88,6 +89,18 @@ V32: dict[str, Any] = V3 | {
     "index_head_dim": 128,
     "index_topk": 2048,
 }
+GLM5: dict[str, Any] = {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "model_type": "glm_moe_dsa",
+    "vocab_size": 154880,
+    "hidden_size": 6144,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 78,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "num_nextn_predict_layers": 1,
+    "indexer_rope_interleave": True,
+}
 
 
 def test_the_published_models():
@@ -134,6 +147,42 @@ def test_an_indexer_has_a_key_behind_the_latent():
     assert decoder_config({**V32, **kinds, "first_k_dense_replace": None}) == sparse
 
 
+def test_layers_of_glm_5_may_share_what_an_indexer_chose():
+    own = decoder_config(GLM5)
+    assert own.latent is not None
+    assert own.latent.indexer == Indexer(heads=32, dim=128, top_k=2048, layers=(True,) * 78, interleaved=True)
+    assert own.num_parameters == pytest.approx(744e9, rel=2e-3)
+    assert not own.shares_choices
+    # As GLM-5.2 has it: the first three layers choose, then every fourth.
+    kinds = ["full" if layer < 3 or (layer - 2) % 4 == 0 else "shared" for layer in range(78)]
+    shared = decoder_config(GLM5 | {"indexer_types": kinds, "index_topk_pattern": "F" * 78})
+    by_letters = decoder_config(GLM5 | {"index_topk_pattern": "".join(kind[0].upper() for kind in kinds)})
+    by_number = decoder_config(GLM5 | {"index_topk_freq": 4, "index_skip_topk_offset": 3})
+    by_list = decoder_config(GLM5 | {"index_topk_pattern": kinds})
+    assert shared == by_letters == by_number == by_list
+    assert shared.shares_choices
+    assert shared.head_dim == own.head_dim == 704
+    one = 2048 * 32 * 128 + 6144 * (128 + 32) + 2 * 128
+    assert own.num_parameters - shared.num_parameters == kinds.count("shared") * one
+    names = {source.name for rule in weight_rules(shared) for source in rule.sources}
+    holders = {int(name.split(".")[2]) for name in names if "indexer" in name}
+    assert holders == {layer for layer, kind in enumerate(kinds) if kind == "full"}
+
+
+def test_a_module_has_an_indexer_of_its_own():
+    kinds = {"mlp_layer_types": ["dense", "sparse", "sparse"], "layer_types": ["indexed_attention"] * 3}
+    for hf in (V32, GLM5 | {"indexer_types": ["full", "shared", "shared"]}):
+        given = hf | kinds | {"num_hidden_layers": 3}
+        family = MODULES[given["architectures"][0]]
+        last = decoder_config(family.with_module(given, decoder_config(given)))
+        module = module_config(last, family.names(3), (), normed_on=family.normed_on)
+        assert module.indexer_of(0) is not None
+        assert module.experts is not None
+        assert not module.shares_choices
+        names = {source.name for rule in weight_rules(module) for source in rule.sources}
+        assert {"model.layers.3.eh_proj.weight", "model.layers.3.self_attn.indexer.wk.weight"} <= names
+
+
 def test_every_second_layer_and_none_at_all():
     some = decoder_config(V2_LITE | {"moe_layer_freq": 2, "first_k_dense_replace": 3, "num_hidden_layers": 8})
     assert some.experts is not None
@@ -157,6 +206,10 @@ def test_every_second_layer_and_none_at_all():
         (V32 | {"index_head_dim": 48}, CheckpointError, "index_head_dim=48 is less than the 64 that are rotated of it"),
         (V32 | {"index_topk": 0}, CheckpointError, "index_topk must be a positive integer, got 0"),
         (V32 | {"q_lora_rank": None}, CheckpointError, "lacks q_lora_rank"),
+        (V32 | {"indexer_rope_interleave": True}, UnsupportedModelError, "this architecture has False"),
+        (GLM5 | {"indexer_types": ["full"] * 77}, CheckpointError, "for each of 78 layers, the first one 'full', got"),
+        (GLM5 | {"index_topk_pattern": "S" * 78}, CheckpointError, "the first one 'full', got"),
+        (GLM5 | {"index_topk_pattern": "F" * 77 + "X"}, CheckpointError, "must be 'full' or 'shared' for each"),
         (V3 | {"kv_lora_rank": None}, CheckpointError, "lacks kv_lora_rank"),
     ],
 )
