@@ -32,6 +32,11 @@ class LightningIndex(Protocol):
 
 
 IMPLEMENTATIONS: tuple[Implementation[LightningIndex, IndexProblem], ...] = (
-    Implementation("xla", xla.lightning_index, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
+    Implementation(
+        "xla",
+        xla.lightning_index,
+        limits="everything",
+        checked="every case, on CPUs; compiled for an H100 without one; not yet run on a GPU",
+    ),
 )
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

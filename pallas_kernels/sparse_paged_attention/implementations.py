@@ -33,6 +33,11 @@ class SparsePagedAttention(Protocol):
 
 
 IMPLEMENTATIONS: tuple[Implementation[SparsePagedAttention, SparseProblem], ...] = (
-    Implementation("xla", xla.sparse_paged_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
+    Implementation(
+        "xla",
+        xla.sparse_paged_attention,
+        limits="everything",
+        checked="every case, on CPUs; compiled for an H100 without one; not yet run on a GPU",
+    ),
 )
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)
