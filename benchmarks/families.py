@@ -48,6 +48,7 @@ SIZES: dict[str, Any] = {
 _QWEN = {"num_experts": 8, "shared_expert_intermediate_size": 704}
 _DEEPSEEK = {"num_key_value_heads": 16, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
 _DEEPSEEK |= {"q_lora_rank": 384, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
+_INDEXER = {"index_n_heads": 16, "index_head_dim": 64, "index_topk": 512}
 OWN: Mapping[str, dict[str, Any]] = {
     "llama4_text": {
         "head_dim": 64,
@@ -74,6 +75,7 @@ OWN: Mapping[str, dict[str, Any]] = {
     "gpt_oss": {"num_local_experts": 8, "intermediate_size": 704},
     "deepseek_v2": {**_DEEPSEEK, "topk_method": "group_limited_greedy"},
     "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": {**_DEEPSEEK, **_INDEXER},
     "glm": {"head_dim": 64},
     "glm4": {"head_dim": 64},
     "ministral3": {"head_dim": 64},
@@ -81,6 +83,7 @@ OWN: Mapping[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_experts": 8, "num_dense_layers": 1},
     "glm4_moe": {"head_dim": 64, "n_routed_experts": 8, "use_qk_norm": True},
     "glm4_moe_lite": _DEEPSEEK,
+    "glm_moe_dsa": {**_DEEPSEEK, **_INDEXER},
     "qwen3_next": {**_QWEN, "head_dim": 64},
     "qwen3_5_text": {"head_dim": 64},
     "qwen3_5_moe_text": {**_QWEN, "head_dim": 64},

@@ -56,3 +56,20 @@ def require_pages(kv_pages: jax.Array, kv_scales: jax.Array | None, layer: int) 
         require_dtype("kv_scales", kv_scales, SCALE_DTYPES)
     if not 0 <= layer < kv_pages.shape[0]:
         raise ValueError(f"layer must be between 0 and {kv_pages.shape[0] - 1}, got {layer}")
+
+
+def require_page_rows(page_table: jax.Array, query_start: jax.Array, kv_length: jax.Array) -> None:
+    """Check the rows of a batch over a paged cache.
+
+    Raises:
+        ValueError: they are not [R, M], [R + 1] and [R], or there are none.
+        TypeError: one of them is not int32.
+    """
+    require_shape("page_table", page_table, (None, None), "[R, M]")
+    rows = page_table.shape[0]
+    if 0 in page_table.shape:
+        raise ValueError(f"page_table must not be empty, got {list(page_table.shape)}")
+    require_shape("query_start", query_start, (rows + 1,), "[R + 1]")
+    require_shape("kv_length", kv_length, (rows,), "[R]")
+    for name, array in (("page_table", page_table), ("query_start", query_start), ("kv_length", kv_length)):
+        require_dtype(name, array, (jnp.int32,))

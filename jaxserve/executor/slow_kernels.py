@@ -41,6 +41,7 @@ def slow_kernels(config: DecoderConfig, mesh: Mesh, options: ExecutorOptions) ->
     kernels, shapes = options.kernels, list(_step_shapes(options))
     found = [
         *_slow("attention", attention.IMPLEMENTATIONS, target, _attention(config, mesh, options, kernels.attention, shapes)),
+        *_sparse(config, kernels.attention),
         *_slow(
             "products of experts",
             grouped.IMPLEMENTATIONS,
@@ -67,6 +68,16 @@ def _slow(
         yield f"{operation} ({reason})" if len(slow) == len(kinds) else f"{operation} of {' and '.join(slow)} ({reason})"
 
 
+def _sparse(config: DecoderConfig, named: Sequence[LayerRange]) -> Iterator[str]:
+    """Say that what an indexer chooses has no kernel at all."""
+    if _indexed(config) and not all(kernel_of(named, layer) for layer in range(config.num_layers)):
+        yield "attention to chosen tokens (no GPU has a kernel for it)"
+
+
+def _indexed(config: DecoderConfig) -> bool:
+    return config.latent is not None and config.latent.indexer is not None
+
+
 def _step_shapes(options: ExecutorOptions) -> Iterator[tuple[str, int, int]]:
     """Kind, tokens and rows of the largest step of each kind."""
     rows = options.max_num_seqs
@@ -82,7 +93,9 @@ def _attention(
     named: Sequence[LayerRange],
     shapes: Sequence[tuple[str, int, int]],
 ) -> Iterator[tuple[str, AttentionProblem]]:
-    """What the layers ask for on one device."""
+    """What the layers ask for on one device; nothing where indexers choose what they attend to."""
+    if _indexed(config):
+        return
     devices = mesh.devices.size
     layers = (layer for layer in range(config.num_layers) if kernel_of(named, layer) is None)
     value_dim = None if config.latent is None else config.latent.kv_rank

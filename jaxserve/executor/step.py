@@ -24,10 +24,12 @@ from jaxserve.executor.lora import ShardedLora
 from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, vocabulary_of
 from jaxserve.executor.recurrence import StateTable, TableRecur, abstract_states
 from jaxserve.executor.routed_experts import RoutedLayout, record_routed
+from jaxserve.executor.sparse_attention import SparseAttend
 from jaxserve.executor.whole_attention import WholeAttend
 from jaxserve.models.adapted import Loras, StepAdapters
 from jaxserve.models.binding import Params, UsedRows, bind_model
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.indexer import Index
 from jaxserve.models.shards import cache_layout, padded_vocab, require_scales
 from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.blocks import in_blocks
@@ -198,6 +200,7 @@ class PagedAttend:
         self._batch = batch
         self._kernels = kernels
         self._target = Target.of(mesh.devices.flat[0])
+        self._sparse = SparseAttend(mesh, batch, kernels, groups)
 
     def __call__(
         self,
@@ -208,8 +211,12 @@ class PagedAttend:
         rope: Rotation | None,
         options: AttentionOptions,
         sinks: jax.Array | None,
+        index: Index | None = None,
     ) -> jax.Array:
         """q[T,H,D], k[T,K,D], v[T,K,D] and sinks[H] if any -> [T,H,D], or [T,H,options.value_dim]."""
+        if index is not None:
+            self.cache, attended = self._sparse(self.cache, layer, q, k, options, index)
+            return attended
         batch = self._batch
         group, place = self._groups.places[layer]
         stores = self._groups.places.index((group, place)) == layer  # once, of layers that attend to the same

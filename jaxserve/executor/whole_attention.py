@@ -6,6 +6,7 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxserve.executor.cache_arrays import CacheArrays
+from jaxserve.models.indexer import Index
 from pallas_kernels.ragged_attention import ragged_attention
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.registry import Target
@@ -35,9 +36,11 @@ class WholeAttend:
         rope: Rotation | None,
         options: AttentionOptions,
         sinks: jax.Array | None,
+        index: Index | None = None,
     ) -> jax.Array:
         """q[T,H,D], k[T,K,D] and v[T,K,D] -> [T,H,D]."""
         assert v is not None, "no bidirectional family has latents"
+        assert index is None, "nor chooses what tokens attend to"
         assert sinks is None, "nor sinks"
         if rope is not None:
             q, k = rotate(q, rope), rotate(k, rope)

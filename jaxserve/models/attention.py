@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.indexer import Index
 from jaxserve.models.norm import HeadsNorm, RMSNorm, unscaled_rms
 from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_rows
 from jaxserve.models.rope import deinterleave
@@ -33,6 +34,7 @@ class Attend(Protocol):
         rope: Rotation | None,
         options: AttentionOptions,
         sinks: jax.Array | None,
+        index: Index | None = None,
     ) -> jax.Array:
         """Attend with q[T, H, D] over what is cached and the step's own k[T, K, D], v[T, K, D]; returns [T, H, D].
 
@@ -40,6 +42,8 @@ class Attend(Protocol):
 
         K is `shards.held_kv_heads`. With `options.value_dim` v and `rope` are None, and the result is [T, H, value_dim].
         `sinks` [H] are logits of keys without value that every token attends to, one a head; None for none.
+        With an `index` tokens attend to those alone that it chooses, to the first D numbers of k, behind which are its keys.
+        There are neither sinks nor a window then.
 
         The implementation also stores k and v where later steps will find them: once, of layers that attend to the same.
         """
@@ -67,18 +71,42 @@ class SharedKeys:
         rope: Rotation | None,
         options: AttentionOptions,
         sinks: jax.Array | None,
+        index: Index | None = None,
     ) -> jax.Array:
         """As Attend says."""
         if layer in self._sources:
             if rope is not None:
                 q, k, rope = rotate(q, rope), rotate(k, rope), None
             self._kept[layer] = k, v
-        return self._attend(layer, q, k, v, rope, options, sinks)
+        return self._attend(layer, q, k, v, rope, options, sinks, index)
 
     def again(self, layer: int, source: int, q: jax.Array, options: AttentionOptions, sinks: jax.Array | None) -> jax.Array:
         """Attend with rotated q[T, H, D] to what an earlier layer, `source`, has attended to."""
         k, v = self._kept[source]
         return self._attend(layer, q, k, v, None, options, sinks)
+
+
+class SharedChoices:
+    """An Attend that has an index again for the layers that share what it chooses: those behind its own, up to the next one's."""
+
+    def __init__(self, attend: Attend) -> None:
+        self._attend = attend
+        self._latest: Index | None = None
+
+    def __call__(
+        self,
+        layer: int,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array | None,
+        rope: Rotation | None,
+        options: AttentionOptions,
+        sinks: jax.Array | None,
+        index: Index | None = None,
+    ) -> jax.Array:
+        """As Attend says."""
+        self._latest = self._latest if index is None else index
+        return self._attend(layer, q, k, v, rope, options, sinks, self._latest)
 
 
 class ScaledQueries:
@@ -96,11 +124,12 @@ class ScaledQueries:
         rope: Rotation | None,
         options: AttentionOptions,
         sinks: jax.Array | None,
+        index: Index | None = None,
     ) -> jax.Array:
         """As Attend says."""
         if layer in self._layers:
             q = (q.astype(jnp.float32) * self._factors).astype(q.dtype)
-        return self._attend(layer, q, k, v, rope, options, sinks)
+        return self._attend(layer, q, k, v, rope, options, sinks, index)
 
 
 class Attention(nnx.Module):

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from jaxserve.models.encoder_config import EncoderConfig
+from jaxserve.models.latent import Indexer, Latent
 from jaxserve.models.positions import QueryScale, RopeConfig
 from jaxserve.models.recurrent import Recurrent
 from jaxserve.models.recurrent import parameters as recurrent_parameters
@@ -101,36 +102,6 @@ class Experts:
         each = (inner + 1) * width * self.ffn_size + bias * (inner * self.ffn_size + width)
         shared = (inner + 1) * embed * self.shared_ffn_size + self.shared_gate * embed
         return router + self.count * each + shared + 2 * embed * self.latent_size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads are projections of one short vector a token.
-
-    Attributes:
-        query_rank: of the queries' own latent; None if they are projected from the hidden state.
-        kv_rank: of the latent that is cached.
-        nope_dim, rope_dim: dimensions of a query or key head without positions, and with; all heads share the latter's key.
-        value_dim: of a value head.
-    """
-
-    query_rank: int | None
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-    def parameters(self, embed: int, heads: int) -> int:
-        """Weights of one layer's projections; norms apart."""
-        query = heads * (self.nope_dim + self.rope_dim)
-        queries = embed * query if self.query_rank is None else self.query_rank * (embed + query)
-        down = embed * (self.kv_rank + self.rope_dim)
-        return queries + down + self.kv_rank * heads * (self.nope_dim + self.value_dim) + heads * self.value_dim * embed
-
-    @property
-    def norms(self) -> int:
-        """Weights of one layer's norms of latents."""
-        return self.kv_rank + (self.query_rank or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,6 +328,15 @@ class DecoderConfig:
         """Whether layers attend to keys and values of others."""
         return any(source != layer for layer, source in enumerate(self.kv_sources))
 
+    @property
+    def shares_choices(self) -> bool:
+        """Whether layers attend to the tokens that others chose."""
+        return self.latent is not None and self.latent.indexer is not None and not all(self.latent.indexer.layers)
+
+    def indexer_of(self, layer: int) -> Indexer | None:
+        """What chooses the tokens that a layer attends to, of those that choose themselves."""
+        return None if self.latent is None else self.latent.indexer_of(layer)
+
     def kv_source(self, layer: int) -> int:
         """The layer whose keys and values one attends to."""
         return self.kv_sources[layer] if self.kv_sources else layer
@@ -408,11 +388,13 @@ class DecoderConfig:
 
     def _part(self, some: slice) -> DecoderConfig:
         """Some layers alone, which attend to keys and values of no others."""
-        experts, recurrent = self.experts, self.recurrent
+        experts, recurrent, latent = self.experts, self.recurrent, self.latent
         if experts is not None:
             experts = replace(experts, layers=experts.layers[some]) if any(experts.layers[some]) else None
         if recurrent is not None:
             recurrent = replace(recurrent, layers=recurrent.layers[some]) if any(recurrent.layers[some]) else None
+        if latent is not None and latent.indexer is not None:
+            latent = replace(latent, indexer=replace(latent.indexer, layers=latent.indexer.layers[some]))
         return replace(
             self,
             num_layers=len(self.windows[some]),
@@ -420,6 +402,7 @@ class DecoderConfig:
             ropes=self.ropes[some],
             experts=experts,
             recurrent=recurrent,
+            latent=latent,
             heads=self.heads[some],
             kv_sources=self.kv_sources[some],
             ffn_sizes=self.ffn_sizes[some],
@@ -456,9 +439,10 @@ class DecoderConfig:
         """Weights of all norms."""
         heads = sum(self._head_norms(layer) for layer in range(self.num_layers))
         latents = 0 if self.latent is None else (self.num_layers - self.num_recurrent) * self.latent.norms
+        indexers = [indexer.norms for layer in range(self.num_layers) if (indexer := self.indexer_of(layer)) is not None]
         states = 0 if self.recurrent is None else self.num_recurrent * self.recurrent.norms
         around = (len(self.layer_norms) + 1) * self.hidden_size
-        return heads + latents + states + around + self.layer_input
+        return heads + latents + sum(indexers) + states + around + self.layer_input
 
     def _head_norms(self, layer: int) -> int:
         """Weights of a layer's norms of queries and keys."""
@@ -473,7 +457,9 @@ class DecoderConfig:
             return recurrent_parameters(recurrent, self.hidden_size)
         embed, sinks = self.hidden_size, self.sinks * self.num_heads
         if self.latent is not None:
-            return self.latent.parameters(embed, self.num_heads) + sinks
+            indexer = self.indexer_of(layer)
+            index = 0 if indexer is None else indexer.parameters(embed, self.latent.query_rank or embed)
+            return self.latent.parameters(embed, self.num_heads) + index + sinks
         heads = self.heads_of(layer)
         query = self.num_heads * heads.head_dim
         qkv = (1 + self.output_gate) * query + (heads.columns if self.kv_source(layer) == layer else 0)

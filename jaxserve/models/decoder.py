@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxserve.models.attention import Attend, Attention, ScaledQueries, SharedKeys
+from jaxserve.models.attention import Attend, Attention, ScaledQueries, SharedChoices, SharedKeys
 from jaxserve.models.config import APART_NORMS, DecoderConfig
 from jaxserve.models.delta_net import GatedDeltaNet
 from jaxserve.models.dense import dense_layers, through
@@ -215,6 +215,8 @@ class Decoder(nnx.Module):
         attend = self.attending(attend, positions)
         if config.shares_keys:
             attend = SharedKeys(attend, frozenset(config.kv_sources))
+        if config.shares_choices:
+            attend = SharedChoices(attend)
         ropes = {kind: rotation(*kind, positions) for kind in dict.fromkeys(map(self._rope, range(config.num_layers))) if kind}
         found = {}
         for layer in range(config.num_layers):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxserve.models.indexer import Index
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import Rotation, rotate
 
@@ -17,12 +18,14 @@ def dense_attend(
     rope: Rotation | None,
     options: AttentionOptions,
     sinks: jax.Array | None,
+    index: Index | None = None,
 ) -> jax.Array:
     """Causal attention over one sequence, or a window of one that has nothing before it, in float32; see `Attend`."""
     if rope is not None:
         q, k = rotate(q, rope), rotate(k, rope)
     v = k[..., : options.value_dim] if v is None else v
     tokens, heads, head_dim = q.shape
+    k = k[..., :head_dim]
     grouped = q.reshape(tokens, k.shape[1], -1, head_dim).astype(jnp.float32)
     scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k.astype(jnp.float32)) * options.scale
     if options.soft_cap is not None:
@@ -32,6 +35,8 @@ def dense_attend(
     if options.chunk is not None:
         chunk = jnp.arange(tokens) // options.chunk
         seen &= chunk[:, None] == chunk[None, :]
+    if index is not None:
+        seen = chosen(index, seen)
     scores = jnp.where(seen[None, None], scores, -jnp.inf)
     if sinks is not None:
         sink = sinks.astype(jnp.float32).reshape(*scores.shape[:2], 1, 1)
@@ -39,3 +44,13 @@ def dense_attend(
     weights = jax.nn.softmax(scores, axis=-1)[..., :tokens]
     attended = jnp.einsum("kgtu,ukd->tkgd", weights, v.astype(jnp.float32))
     return attended.reshape(tokens, heads, v.shape[-1]).astype(q.dtype)
+
+
+def chosen(index: Index, seen: jax.Array) -> jax.Array:
+    """bool[T, T]: which of the tokens that a token may see, bool[T, T], it attends to."""
+    tokens = seen.shape[0]
+    products = jnp.einsum("tin,un->itu", index.q.astype(jnp.float32), index.keys.astype(jnp.float32))
+    scores = jnp.einsum("ti,itu->tu", index.weights, jax.nn.relu(products))
+    best = jax.lax.top_k(jnp.where(seen, scores, -jnp.inf), min(index.top_k, tokens))[1]
+    among = jnp.zeros(seen.shape, bool).at[jnp.arange(tokens)[:, None], best].set(True)
+    return seen & among

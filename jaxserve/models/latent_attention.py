@@ -2,7 +2,9 @@
 
 That vector, the latent, is all that is cached. Keys and values are never made: a head's projection from latents to keys is
 applied to its query instead, and the one to values to what the head has attended to ("absorbed"). So every head attends to
-the latents themselves, as if to one KV head whose values are the beginnings of its keys.
+the latents themselves, as if to one KV head whose values are the beginnings of its keys. Where a layer has an indexer, its key is
+cached behind the latent's, and every head attends to the tokens that it chooses alone. Layers that share what another one chose
+have zeros there.
 
 Prefill chunks are computed like decodes, in one program. Long prompts would be cheaper with keys and values made for each
 chunk: a query and a key then cost a head nope + rope + value multiplications and not 2 * kv_rank + rope (320 and not 1,088 in
@@ -19,7 +21,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.attention import Attend
-from jaxserve.models.config import DecoderConfig, Latent
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.indexer import LightningIndexer
+from jaxserve.models.latent import Latent
 from jaxserve.models.norm import RMSNorm
 from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_rows
 from jaxserve.models.rope import rotate_pairs
@@ -47,10 +51,12 @@ class LatentAttention(nnx.Module):
         self.options = AttentionOptions(scale, config.windows[layer], config.scales.attention_cap, latent.kv_rank)
         norms = replace(config, norm_eps=NORM_EPS)
         rank = latent.query_rank
-        width = (rank or 0) + latent.kv_rank + latent.rope_dim
+        width = (rank or 0) + latent.key_dim
         self.down = declare((embed, 1, width), ("embed", None, None), dtype, COLUMNS)
         self.query_norm = None if rank is None else RMSNorm(rank, "embed", norms, dtype)
         self.kv_norm = RMSNorm(latent.kv_rank, "embed", norms, dtype)
+        indexer = latent.indexer_of(layer)
+        self.indexer = None if indexer is None else LightningIndexer(indexer, layer, embed, rank or embed, dtype)
         columns = heads // shards * (latent.nope_dim + latent.rope_dim)
         self.query = declare((rank or embed, shards, columns), ("embed", "heads", None), dtype, COLUMNS)
         self.key_up = declare((heads, latent.nope_dim, latent.kv_rank), ("heads", None, None), dtype)
@@ -60,24 +66,30 @@ class LatentAttention(nnx.Module):
     @property
     def first(self) -> tuple[Parameter, ...]:
         """The matrices that rows are multiplied by."""
-        return (self.down, self.query) if self.query_norm is None else (self.down,)
+        own = (self.down, self.query) if self.query_norm is None else (self.down,)
+        return own if self.indexer is None else (*own, *self.indexer.first)
 
     def __call__(self, x: Projected, rope: Rotation | None, attend: Attend) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum; `rope` rotates the `rope_dim` dimensions."""
         tokens, shards = x.shape[0], self.out.shape[0]
         queries, latents = self._down(x, rope)
+        index = None if self.indexer is None else self.indexer(x, queries, rope)
+        if index is None:
+            latents = jnp.pad(latents, ((0, 0), (0, self.latent.cached - self.latent.key_dim)))
+        else:
+            latents = jnp.concatenate([latents, index.keys], axis=1)
         q = project_columns(queries, self.query, None).reshape(tokens, self.heads, -1)
         q_nope, q_rope = jnp.split(q, (self.latent.nope_dim,), axis=2)
         # Orders of operands and results that let XLA's CPU matmuls read the matrices as they lie.
         absorbed = jnp.einsum("thn,hnr->htr", q_nope, self.key_up[...], preferred_element_type=jnp.float32)
         q = jnp.concatenate([absorbed.swapaxes(0, 1).astype(x.dtype), _rotated(q_rope, rope)], axis=2)
         k = jnp.broadcast_to(latents[:, None], (tokens, shards, latents.shape[1]))  # one a device
-        attended = attend(self.layer, q, k, None, None, self.options, None)
+        attended = attend(self.layer, q, k, None, None, self.options, None, index)
         values = jnp.einsum("hvr,thr->hvt", self.value_up[...], attended, preferred_element_type=jnp.float32)
         return project_rows(values.astype(x.dtype).transpose(2, 0, 1).reshape(tokens, shards, -1), self.out, None)
 
     def _down(self, x: Projected, rope: Rotation | None) -> tuple[Projected, jax.Array]:
-        """x[T, E] to what queries are projected from, [T, query rank or E], and what is cached, [T, kv_rank + rope]."""
+        """x[T, E] to what queries are projected from, [T, query rank or E], and the key that heads share, [T, kv_rank + rope]."""
         rank, kv_rank = self.latent.query_rank or 0, self.latent.kv_rank
         queries, latent, key = jnp.split(project_columns(x, self.down, None)[:, 0], (rank, rank + kv_rank), axis=1)
         cached = jnp.concatenate([self.kv_norm(latent), _rotated(key[:, None], rope)[:, 0]], axis=1)

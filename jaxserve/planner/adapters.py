@@ -36,7 +36,7 @@ def _attention(shape: ModelShape, tp: int, own: Heads, kept: bool) -> int:
         kv = ((1 if own.values_are_keys else 2) * embed + own.columns // min(tp, own.kv_heads)) if kept else 0
         return embed + gated + kv + query + embed
     mla = shape.latent
-    heads, down = shape.num_heads // tp, embed + mla.kv_rank + mla.rope_dim
+    heads, down = shape.num_heads // tp, embed + mla.key_dim
     if mla.query_rank is not None:
         down += embed + mla.query_rank
     return down + (mla.query_rank or embed) + heads * (mla.nope_dim + mla.rope_dim) + heads * mla.value_dim + embed

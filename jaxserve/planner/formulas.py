@@ -67,7 +67,11 @@ def _kv_bytes(study: Study) -> tuple[str, str]:
     scale = memory.KV_SCALE_BYTES[layout.kv_dtype]
     if shape.latent:
         mla = shape.latent
-        each, numbers = _with_scale("(latent + rotary key) x bytes", f"({mla.kv_rank} + {mla.rope_dim}) x {width}", scale)
+        words, sizes = ["latent", "rotary key"], [mla.kv_rank, mla.rope_dim]
+        if mla.indexer is not None:
+            words.append("index key")
+            sizes.append(mla.indexer.dim)
+        each, numbers = _with_scale(f"({' + '.join(words)}) x bytes", f"({' + '.join(map(str, sizes))}) x {width}", scale)
         return f"L x {each}", f"{len(shape.cache_windows)} x {numbers} = {total}"
     most = max(shape.layer_heads, key=lambda heads: heads.kv_heads * heads.head_dim)
     each, numbers = _with_scale("D x bytes", f"{most.head_dim} x {width}", scale)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from jaxserve.models.config import Experts, Fed, Heads, Latent
+from jaxserve.models.config import Experts, Fed, Heads
+from jaxserve.models.latent import Latent
 from jaxserve.models.recurrent import Recurrent
 
 Weight = Callable[[Heads], int]
@@ -196,15 +197,16 @@ class ModelShape:
         if self.latent:
             mla = self.latent
             rank, query = mla.query_rank or 0, heads * (mla.nope_dim + mla.rope_dim)
-            down = embed * (mla.kv_rank + mla.rope_dim) + embed * rank
+            down = embed * (mla.key_dim + rank)
             absorbed = mla.kv_rank * heads * (mla.nope_dim + mla.value_dim)
-            width = layers * (mla.kv_rank + mla.rope_dim + rank)
+            width = layers * (mla.key_dim + rank)
             values = heads * mla.value_dim
             outer = ((layers * (rank or embed) * query, rank or embed), (layers * values * embed, values))
             return (
                 _matrices("attention", outer, _scales(layers * query, layers * embed)),
                 Part("absorbed projections", layers * absorbed),
                 _matrices("latent projections", ((layers * down, embed),), (Part("scales", width, "none", bits=32),), "none"),
+                *self._indexer(rank or embed),
             )
         kinds = Counter(zip(self.layer_heads, self.kept, strict=True))
         gate = 1 + self.output_gate
@@ -228,6 +230,19 @@ class ModelShape:
             ),
             Part("output biases", layers * self.output_bias * embed, "none", False, multiplied=False),
             Part("sinks", layers * self.sinks * heads, quantized=False, multiplied=False),
+        )
+
+    def _indexer(self, rank: int) -> tuple[Part, ...]:
+        """What chooses the tokens that attention sees, from queries' latents of `rank`: every device has all of it."""
+        if self.latent is None or self.latent.indexer is None:
+            return ()
+        indexer, embed, layers = self.latent.indexer, self.hidden_size, sum(self.latent.indexer.layers)
+        queries = layers * indexer.heads * indexer.dim
+        keys = layers * indexer.dim
+        scales = (Part("scales", queries + keys, "none", bits=32),)
+        return (
+            _matrices("indexers", ((queries * rank, rank), (keys * embed, embed)), scales, "none"),
+            Part("weights of indexers' heads", layers * embed * indexer.heads, "none", False),
         )
 
     def _keys_and_values(self, inputs: int, heads: Heads, layers: int) -> Part:
@@ -329,7 +344,7 @@ class ModelShape:
         differ, every one has room for what the largest needs.
         """
         if self.latent:
-            return self.latent.kv_rank + self.latent.rope_dim
+            return self.latent.cached
         return max(heads.head_dim * _vectors(heads, tp) for heads in self.layer_heads)
 
     def kv_vectors(self, tp: int | None = None) -> int:

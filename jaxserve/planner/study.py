@@ -284,6 +284,10 @@ def _notes(layout: Layout) -> tuple[str, ...]:
         notes.append(f"{layout.tp} GPUs are more than one node has: all-reduces are counted as if NVLink joined them all.")
     if any(shape.windows):
         notes.append("Windowed layers are counted with their window; an engine that keeps whole contexts needs the full rate.")
+    if shape.latent and shape.latent.indexer:
+        notes.append(
+            "Sparse attention: a step is counted as if tokens attended to all; the bytes that the cache holds are exact."
+        )
     if shape.latent:
         notes.append("Latent attention: the latent is shared by all heads, so every GPU of a replica holds all of it.")
     elif layout.tp > shape.num_kv_heads:

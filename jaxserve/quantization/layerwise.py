@@ -46,9 +46,10 @@ class Layerwise:
     """
 
     def __init__(self, config: DecoderConfig, tensors: Tensors, window: int, told: Told) -> None:
-        if config.shares_keys or config.layer_input:
+        if config.shares_keys or config.shares_choices or config.layer_input:
             raise UnsupportedModelError(
-                f"calibration: layers of {config.architecture} share keys or are given more than the stream: none runs alone",
+                f"calibration: layers of {config.architecture} share keys or choices, or are given more than the stream: "
+                "none runs alone",
                 param="calibration",
             )
         self._told = told

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import checks
@@ -90,7 +89,7 @@ def check_arguments(
     """Check the shapes and dtypes of a call; raises as the operation does."""
     checks.require_pages(kv_pages, kv_scales, layer)
     _check_queries(q, kv_pages, sinks)
-    _check_rows(page_table, query_start, kv_length)
+    checks.require_page_rows(page_table, query_start, kv_length)
     _check_values(kv_pages, options.value_dim)
     if options.chunk is not None and options.chunk % kv_pages.shape[4]:
         raise ValueError(f"a chunk must be whole pages, and {options.chunk} positions are none of {kv_pages.shape[4]}")
@@ -116,17 +115,6 @@ def _check_queries(q: jax.Array, kv_pages: jax.Array, sinks: jax.Array | None) -
     if sinks is not None:
         checks.require_shape("sinks", sinks, (heads,), "[H]")
         checks.require_dtype("sinks", sinks, checks.FLOAT_DTYPES)
-
-
-def _check_rows(page_table: jax.Array, query_start: jax.Array, kv_length: jax.Array) -> None:
-    checks.require_shape("page_table", page_table, (None, None), "[R, M]")
-    rows = page_table.shape[0]
-    if 0 in page_table.shape:
-        raise ValueError(f"page_table must not be empty, got {list(page_table.shape)}")
-    checks.require_shape("query_start", query_start, (rows + 1,), "[R + 1]")
-    checks.require_shape("kv_length", kv_length, (rows,), "[R]")
-    for name, array in (("page_table", page_table), ("query_start", query_start), ("kv_length", kv_length)):
-        checks.require_dtype(name, array, (jnp.int32,))
 
 
 def check_inputs(

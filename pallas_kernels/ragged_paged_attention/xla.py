@@ -12,25 +12,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
+from pallas_kernels.ragged_paged_attention.online_softmax import LOWEST, Softmax, absorb, normalize
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 
 DECODE_KEYS = 128  # keys a trip of the decode loop: measured on CPU, flat between 64 and 256
 CHUNK_KEYS = 128  # keys a trip of the chunk loop
 CHUNK_QUERIES = 128  # queries a work item
-
-# The most negative float32: unlike -inf it can be subtracted from itself.
-LOWEST = float(np.finfo(np.float32).min)
-
-
-class Softmax(NamedTuple):
-    """The state of an online softmax: largest score, sum of weights, weighted sum of values; all f32."""
-
-    largest: jax.Array
-    total: jax.Array
-    values: jax.Array
 
 
 class Rows(NamedTuple):
@@ -160,11 +149,11 @@ def _together(problem: Problem, q: jax.Array, page_table: jax.Array, length: jax
         live = (key >= start[:, None]) & (key < length[:, None])
         k, v = _gather(problem, ids, live)
         scores = _scores(problem, "rkgd,rksd->rkgs", grouped, k)
-        return block + 1, _absorb(state, scores, live[:, None, None, :], v)
+        return block + 1, absorb(state, scores, live[:, None, None, :], v)
 
     state = Softmax(*(jnp.broadcast_to(part[None], (rows, *part.shape)) for part in problem.sink))
     _, state = lax.while_loop(lambda carry: carry[0] < trips, trip, (jnp.int32(0), state))
-    return _normalize(state).reshape(rows, heads, -1).astype(q.dtype)
+    return normalize(state).reshape(rows, heads, -1).astype(q.dtype)
 
 
 def _chunks(problem: Problem, rows: Rows, q: jax.Array, out: jax.Array) -> jax.Array:
@@ -186,7 +175,7 @@ def _chunks(problem: Problem, rows: Rows, q: jax.Array, out: jax.Array) -> jax.A
         block = lax.dynamic_slice_in_dim(q, at, queries).astype(jnp.float32)
         block = block.reshape(queries, kv_heads, -1, dim).transpose(1, 0, 2, 3)  # [K, BQ, G, D]
         state = _attend_chunk(problem, rows, block, Item(row, at + shift, first + shift, last + shift))
-        attended = _normalize(state).transpose(1, 0, 2, 3).reshape(queries, heads, -1).astype(q.dtype)
+        attended = normalize(state).transpose(1, 0, 2, 3).reshape(queries, heads, -1).astype(q.dtype)
         token = at + jnp.arange(queries, dtype=jnp.int32)
         ours = ((token >= first) & (token < last))[:, None, None]
         old = lax.dynamic_slice_in_dim(out, at, queries)
@@ -215,7 +204,7 @@ def _attend_chunk(problem: Problem, rows: Rows, q: jax.Array, item: Item) -> Sof
         seen = (key[None, :] <= position[:, None]) & live[None, :]  # [BQ, C * S]
         if window is not None:
             seen &= key[None, :] > position[:, None] - window
-        return page + block_pages, _absorb(state, scores, seen[None, :, None, :], v)
+        return page + block_pages, absorb(state, scores, seen[None, :, None, :], v)
 
     state = Softmax(*(jnp.broadcast_to(x[:, None], (kv_heads, queries, *x.shape[1:])) for x in problem.sink))
     return lax.while_loop(lambda carry: carry[0] * size < item.last, trip, (start // size, state))[1]
@@ -248,22 +237,6 @@ def _scores(problem: Problem, axes: str, q: jax.Array, k: jax.Array) -> jax.Arra
     cap = problem.options.soft_cap
     scores = jnp.einsum(axes, q, k, preferred_element_type=jnp.float32) * problem.options.scale
     return scores if cap is None else cap * jnp.tanh(scores / cap)
-
-
-def _absorb(state: Softmax, scores: jax.Array, seen: jax.Array, v: jax.Array) -> Softmax:
-    """Take a block of scores [..., g, s] and values [..., s, d] into the state; only `seen` keys count."""
-    scores = jnp.where(seen, scores, LOWEST)
-    largest = jnp.maximum(state.largest, jnp.max(scores, axis=-1))
-    weights = jnp.exp(scores - largest[..., None])
-    fade = jnp.exp(state.largest - largest)
-    flat = weights.reshape(*v.shape[:-2], -1, v.shape[-2])
-    added = jnp.einsum("...qs,...sd->...qd", flat, v, preferred_element_type=jnp.float32).reshape(state.values.shape)
-    return Softmax(largest, state.total * fade + jnp.sum(weights, axis=-1), state.values * fade[..., None] + added)
-
-
-def _normalize(state: Softmax) -> jax.Array:
-    # Rows without keys have total 0 and values 0.
-    return state.values / jnp.maximum(state.total, float(np.finfo(np.float32).tiny))[..., None]
 
 
 def _block_pages(keys: int, page_size: int) -> int:

@@ -33,7 +33,7 @@ def fp8(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     """Matrices of attention and MLP in float8_e4m3fn, each block with the factor that its largest number needs."""
     stored: Tensors = {}
     for name, tensor in tensors.items():
-        if tensor.ndim != 2 or ".layers." not in name or name.endswith("mlp.gate.weight"):
+        if tensor.ndim != 2 or ".layers." not in name or name.endswith(("mlp.gate.weight", "weights_proj.weight")):
             stored[name] = tensor
             continue
         rows, columns = (size // BLOCK for size in tensor.shape)

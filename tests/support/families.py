@@ -42,6 +42,21 @@ SPARSE: dict[str, dict[str, Any]] = {  # with experts, of which the last layer o
         "n_shared_experts": 1,
         "moe_intermediate_size": 40,
     },
+    "deepseek_v32": {
+        **_LATENT,
+        "architectures": ["DeepseekV32ForCausalLM"],
+        "q_lora_rank": 12,
+        "index_n_heads": 16,
+        "index_head_dim": 12,
+        "index_topk": 6,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 40,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+    },
 }
 
 

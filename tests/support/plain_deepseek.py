@@ -1,4 +1,7 @@
-"""A DeepSeek-V3 and its module for multi-token prediction in plain numpy, float64: keys and values of all heads, no cache."""
+"""A DeepSeek-V3, or V3.2, and its module for multi-token prediction in plain numpy, float64.
+
+Keys and values of all heads are made, and none are cached.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,8 @@ CONFIG: dict[str, Any] = {
     "vocab_size": 48,
     "torch_dtype": "float32",
 }
+INDEXER = {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32", "index_topk": 5, "index_n_heads": 16}
+SPARSE: dict[str, Any] = {**CONFIG, **INDEXER, "index_head_dim": 12}
 LATENT_EPS = {"rms_norm_eps": 1e-6}  # of the norms of latents, whatever the config says
 
 
@@ -115,8 +120,16 @@ def _random_layer(rng: np.random.Generator, config: dict[str, Any], layer: int) 
         shapes |= {f"{name}.gate_proj": (ffn, embed), f"{name}.up_proj": (ffn, embed), f"{name}.down_proj": (embed, ffn)}
     norms = {"input_layernorm": embed, "post_attention_layernorm": embed}
     norms |= {"self_attn.q_a_layernorm": query, "self_attn.kv_a_layernorm": kv}
+    indexer = f"{prefix}.self_attn.indexer"
+    if "index_topk" in config:
+        count, size = config["index_n_heads"], config["index_head_dim"]
+        shapes |= {f"self_attn.indexer.{name}": (rows, embed) for name, rows in (("wk", size), ("weights_proj", count))}
+        shapes["self_attn.indexer.wq_b"] = (count * size, query)
+        norms["self_attn.indexer.k_norm"] = size
     weights = {f"{prefix}.{name}.weight": random_matrix(rng, *shape) for name, shape in shapes.items()}
     weights |= {f"{prefix}.{name}.weight": norm_scale(rng, size) for name, size in norms.items()}
+    if "index_topk" in config:
+        weights[f"{indexer}.k_norm.bias"] = rng.normal(0, 0.3, size).astype(np.float32)
     if _sparse(config, layer):
         correction = rng.uniform(0, 0.2, config["n_routed_experts"]).astype(np.float32)
         weights[f"{prefix}.mlp.gate.e_score_correction_bias"] = correction
@@ -155,12 +168,36 @@ def _attention(weights: Weights, config: dict[str, Any], block: str, x: Array) -
     q = np.concatenate([q[..., :nope], _rotated(q[..., nope:], config)], axis=2)
     k = np.concatenate([k, np.repeat(_rotated(shared[:, None], config), heads, axis=1)], axis=2)
     out = np.zeros((count, heads, config["v_head_dim"]))
-    for head in range(heads):
-        for place in range(count):
-            scores = k[: place + 1, head] @ q[place, head] / np.sqrt(q.shape[2])
+    for place, seen in enumerate(_seen(weights, config, block, x)):
+        for head in range(heads):
+            scores = k[seen, head] @ q[place, head] / np.sqrt(q.shape[2])
             shares = np.exp(scores - scores.max())
-            out[place, head] = shares / shares.sum() @ v[: place + 1, head]
+            out[place, head] = shares / shares.sum() @ v[seen, head]
     return times("o_proj", out.reshape(count, -1))
+
+
+def _seen(weights: Weights, config: dict[str, Any], block: str, x: Array) -> list[npt.NDArray[np.int64]]:
+    """The places that each of the tokens x[T, E] attends to."""
+    if "index_topk" not in config:
+        return [np.arange(place + 1) for place in range(len(x))]
+    count, size, rope = config["index_n_heads"], config["index_head_dim"], config["qk_rope_head_dim"]
+    halves = np.concatenate([np.arange(rope).reshape(2, -1).T.reshape(-1), np.arange(rope, size)])  # pairs side by side
+
+    def times(name: str, rows: Array) -> Array:
+        return rows @ wide(weights[f"{block}.{name}.weight"]).T
+
+    def turned(rows: Array) -> Array:
+        pairs = rows[..., halves]
+        return np.concatenate([_rotated(pairs[..., :rope], config), pairs[..., rope:]], axis=2)
+
+    latent = rms(times("q_a_proj", x), weights[f"{block}.q_a_layernorm.weight"], LATENT_EPS)
+    q = turned(times("indexer.wq_b", latent).reshape(len(x), count, size))
+    keys = times("indexer.wk", x)
+    keys = (keys - keys.mean(axis=1, keepdims=True)) / np.sqrt(keys.var(axis=1, keepdims=True) + 1e-6)
+    keys = keys * wide(weights[f"{block}.indexer.k_norm.weight"]) + wide(weights[f"{block}.indexer.k_norm.bias"])
+    products = np.maximum(np.einsum("tin,un->tiu", q, turned(keys[:, None])[:, 0]), 0)
+    scores = np.einsum("ti,tiu->tu", times("indexer.weights_proj", x), products)
+    return [np.argsort(-each[: place + 1], kind="stable")[: config["index_topk"]] for place, each in enumerate(scores)]
 
 
 def _rotated(x: Array, config: dict[str, Any]) -> Array:

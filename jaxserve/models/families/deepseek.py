@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from jaxserve.errors import CheckpointError
-from jaxserve.models.config import DecoderConfig, Experts, Latent, Routing, Scales
+from jaxserve.models.config import DecoderConfig, Experts, Routing, Scales
 from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config, uniform_windows
 from jaxserve.models.fields import HfFields
+from jaxserve.models.latent import Indexer, Latent
 from jaxserve.models.mtp import module_rules as rules_of_module
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import Output, Packing, Path, Source, WeightRule, columns, decoder_rules, whole
@@ -20,7 +21,13 @@ _NAMES = ExpertNames()
 
 
 def deepseek_config(
-    hf: Mapping[str, Any], *, model_type: str, routing: Routing, defaults: Mapping[str, Any], fixed: Mapping[str, Any]
+    hf: Mapping[str, Any],
+    *,
+    model_type: str,
+    routing: Routing,
+    defaults: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+    indexer: Indexer | None = None,
 ) -> DecoderConfig:
     """The decoder that a DeepSeek config.json describes.
 
@@ -30,12 +37,13 @@ def deepseek_config(
         routing: how tokens choose experts.
         defaults: of fields that may be missing, by name.
         fixed: the only value of fields that the family has no other for.
+        indexer: what chooses the tokens that attention sees, which the family has read itself; None for all.
 
     Raises UnsupportedModelError, CheckpointError: as `common_config`.
     """
     hf = {**defaults, **hf}
     fields = HfFields(hf)
-    latent = _latent(fields)
+    latent = _latent(fields, indexer)
     derived = {
         "num_key_value_heads": fields.integer("num_attention_heads"),
         "head_dim": latent.rope_dim,
@@ -47,7 +55,7 @@ def deepseek_config(
     limit, layers = fields.integer("max_position_embeddings"), fields.integer("num_hidden_layers")
     rope = replace(rope_from_hf(hf, limit), rotated_dims=latent.rope_dim)
     # What attention sees: one head of keys, whose beginnings are the values.
-    seen = {"num_key_value_heads": 1, "head_dim": latent.kv_rank + latent.rope_dim}
+    seen = {"num_key_value_heads": 1, "head_dim": latent.cached}
     return common_config(
         {**hf, **seen},
         model_type=model_type,
@@ -65,8 +73,9 @@ def deepseek_config(
 
 
 def with_module(hf: Mapping[str, Any], model: DecoderConfig) -> dict[str, Any]:
-    """The config.json of a model whose last layer is the module for multi-token prediction."""
-    return {**hf, "num_hidden_layers": model.num_layers + 1}
+    """The config.json of a model whose last layer is the module for multi-token prediction, of the last one's kind."""
+    lists = {name: [*hf[name], hf[name][-1]] for name in ("mlp_layer_types", "layer_types") if hf.get(name)}
+    return {**hf, **lists, "num_hidden_layers": model.num_layers + 1}
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
@@ -78,8 +87,26 @@ def module_rules(config: DecoderConfig) -> list[WeightRule]:
     return rules_of_module(config, experts=_NAMES.rules, attention=latent_rules)
 
 
-def _latent(fields: HfFields) -> Latent:
+def dense_first(hf: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config.json whose `first_k_dense_replace` says what its `mlp_layer_types` does, if it has them.
+
+    Raises UnsupportedModelError: a dense layer is behind a sparse one, or layers lack an entry.
+    """
+    fields = HfFields(hf)
+    kinds = fields.strings("mlp_layer_types")
+    if kinds is None:
+        return hf
+    dense = kinds.count("dense")
+    if kinds != ("dense",) * dense + ("sparse",) * (fields.integer("num_hidden_layers") - dense):
+        raise fields.unsupported("mlp_layer_types", "dense layers come first, then sparse ones, an entry a layer")
+    return {**hf, "first_k_dense_replace": dense}
+
+
+def _latent(fields: HfFields, indexer: Indexer | None) -> Latent:
+    if indexer is not None:
+        fields.integer("q_lora_rank")  # what its queries are made of
     return Latent(
+        indexer=indexer,
         query_rank=fields.integer("q_lora_rank") if fields.has("q_lora_rank") else None,
         kv_rank=fields.integer("kv_lora_rank"),
         nope_dim=fields.integer("qk_nope_head_dim"),
@@ -125,7 +152,8 @@ def latent_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightR
     latent, embed, heads = config.latent, config.hidden_size, config.num_heads
     assert latent is not None
     here, block, rank = (*path, "attention"), f"{prefix}.self_attn", latent.query_rank
-    down = [Output(f"{block}.kv_a_proj_with_mqa", latent.kv_rank + latent.rope_dim)]
+    indexer = config.indexer_of(int(path[1]))
+    down = [Output(f"{block}.kv_a_proj_with_mqa", latent.key_dim)]
     norms = [whole((*here, "kv_norm", "scale"), f"{block}.kv_a_layernorm.weight", (latent.kv_rank,))]
     if rank is not None:
         down.insert(0, Output(f"{block}.q_a_proj", rank))
@@ -138,6 +166,19 @@ def latent_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightR
         _by_head((*here, "value_up"), config, f"{block}.kv_b_proj.weight", latent.nope_dim, latent.value_dim),
         WeightRule((*here, "out"), (Source(f"{block}.o_proj.weight", (embed, heads * latent.value_dim)),), Packing.ROWS),
         *norms,
+        *([] if indexer is None else _index_rules(indexer, (*here, "indexer"), f"{block}.indexer", embed, rank or embed)),
+    ]
+
+
+def _index_rules(indexer: Indexer, here: Path, block: str, embed: int, rank: int) -> list[WeightRule]:
+    """Of a layer's `LightningIndexer`, whose queries are projected from a latent of `rank`."""
+    weights = Source(f"{block}.weights_proj.weight", (indexer.heads, embed))
+    return [
+        columns((*here, "query"), [Output(f"{block}.wq_b", indexer.heads * indexer.dim)], rank),
+        columns((*here, "key"), [Output(f"{block}.wk", indexer.dim)], embed),
+        WeightRule((*here, "weights"), (weights,), Packing.TRANSPOSED),
+        whole((*here, "scale"), f"{block}.k_norm.weight", (indexer.dim,)),
+        whole((*here, "bias"), f"{block}.k_norm.bias", (indexer.dim,)),
     ]
 
 

@@ -39,16 +39,9 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
     Raises UnsupportedModelError, CheckpointError: as `common_config`.
     """
-    hf = {**_DEFAULTS, **hf}
-    fields = HfFields(hf)
-    kinds = fields.strings("mlp_layer_types")
-    if kinds is not None:
-        dense = kinds.count("dense")
-        if kinds != ("dense",) * dense + ("sparse",) * (fields.integer("num_hidden_layers") - dense):
-            raise fields.unsupported("mlp_layer_types", "dense layers come first, then sparse ones, an entry a layer")
-        hf = {**hf, "first_k_dense_replace": dense}
+    hf = deepseek.dense_first({**_DEFAULTS, **hf})
     return deepseek.deepseek_config(
-        hf, model_type=MODEL_TYPE, routing=deepseek_v3.routing_of(fields), defaults=_DEFAULTS, fixed=deepseek_v3.FIXED
+        hf, model_type=MODEL_TYPE, routing=deepseek_v3.routing_of(HfFields(hf)), defaults=_DEFAULTS, fixed=deepseek_v3.FIXED
     )
 
 

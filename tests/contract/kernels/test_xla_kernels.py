@@ -6,11 +6,13 @@ from .causal_conv1d_suite import CausalConv1dSuite
 from .gated_linear_attention_suite import GatedLinearAttentionSuite
 from .grouped_matmul_suite import GroupedMatmulSuite
 from .kv_write_suite import KvWriteSuite
+from .lightning_index_suite import LightningIndexSuite
 from .matmul_suite import MatmulSuite
 from .ragged_attention_suite import RaggedAttentionSuite
 from .rotate_and_write_suite import RotateAndWriteSuite
 from .rotate_write_attend_suite import RotateWriteAttendSuite
 from .round_rows_suite import RoundRowsSuite
+from .sparse_paged_attention_suite import SparsePagedAttentionSuite
 
 
 class TestAddLora(AddLoraSuite):
@@ -41,6 +43,10 @@ class TestGroupedMatmul(GroupedMatmulSuite):
     implementation = "xla"
 
 
+class TestLightningIndex(LightningIndexSuite):
+    implementation = "xla"
+
+
 class TestMatmul(MatmulSuite):
     implementation = "xla"
 
@@ -60,4 +66,8 @@ class TestRotateWriteAttend(RotateWriteAttendSuite):
 
 
 class TestRoundRows(RoundRowsSuite):
+    implementation = "xla"
+
+
+class TestSparsePagedAttention(SparsePagedAttentionSuite):
     implementation = "xla"

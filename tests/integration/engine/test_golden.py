@@ -50,7 +50,9 @@ def check_logprobs(mixed, golden):
         np.testing.assert_allclose(rows.chosen[index], reference.max(), atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize(("name", "devices"), [("llama-tied", 2), ("gemma4-keys", 4), ("gemma4-shared", 2)])
+@pytest.mark.parametrize(
+    ("name", "devices"), [("llama-tied", 2), ("gemma4-keys", 4), ("gemma4-shared", 2), ("deepseek-v32-sparse", 2)]
+)
 def test_tensor_parallel(name, devices):
     """Devices that share every layer, KV cache and vocabulary give the same tokens; also where layers differ in their heads."""
     golden = read_golden(name)

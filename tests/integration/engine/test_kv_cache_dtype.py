@@ -19,6 +19,7 @@ from jaxserve.engine.build import build_engine
 from jaxserve.executor.cache_arrays import describe_cache
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.dense_attention import dense_attend
+from jaxserve.models.indexer import Index
 from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
 from pallas_kernels.rotate_and_write import rotate
 from tests.golden.reading import TOLERANCE, check_greedy, forward, load, logits_of, read_golden
@@ -44,11 +45,15 @@ def rounded(x: jax.Array, kind: str) -> jax.Array:
     return numbers * scale
 
 
-def rounded_attend(kind: str, layer: int, q: Any, k: Any, v: Any, rope: Any, options: Any, sinks: Any) -> jax.Array:
+def rounded_attend(
+    kind: str, layer: int, q: Any, k: Any, v: Any, rope: Any, options: Any, sinks: Any, index: Index | None = None
+) -> jax.Array:
+    if index is not None:
+        index = index._replace(keys=rounded(k, kind)[:, 0, q.shape[2] :])
     if rope is not None:
         q, k = rotate(q, rope), rotate(k, rope)
     values = None if v is None else rounded(v, kind)
-    return dense_attend(layer, q, rounded(k, kind), values, None, options, sinks)
+    return dense_attend(layer, q, rounded(k, kind), values, None, options, sinks, index)
 
 
 def check(directory: Any, kind: str, prompts: list[list[int]], tokens: list[list[int]]) -> None:
@@ -88,8 +93,9 @@ def test_greedy_tokens(kind, devices):
     assert list(found.values()) == [0, 0]
 
 
-def test_latents():
-    golden = read_golden("deepseek-v2-lite")
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-v32-sparse"])
+def test_latents(name):
+    golden = read_golden(name)
     prompts = golden.prompts[:4]
     check(golden.directory, "fp8", prompts, run(build(golden.directory, "fp8"), prompts, GREEDY).tokens)
 

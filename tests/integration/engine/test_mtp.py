@@ -15,7 +15,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.speculation.device import DeviceGuesses
 from tests.support.engine import run
 from tests.support.golden_modules import with_module
-from tests.support.plain_deepseek import CONFIG, random_deepseek
+from tests.support.plain_deepseek import CONFIG, SPARSE, random_deepseek
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 GUESSES, ROWS, TOKENS, PAGE, PAGES, FEW = 2, 4, 16, 4, 90, 24
@@ -39,12 +39,15 @@ class Always(DeviceGuesses):
         return self.max_drafts
 
 
-@pytest.fixture(scope="module", params=["deepseek", "qwen3-next-experts"])
+@pytest.fixture(scope="module", params=["deepseek", "deepseek-sparse", "qwen3-next-experts"])
 def directory(request, tmp_path_factory):
-    if request.param != "deepseek":
+    if not request.param.startswith("deepseek"):
         return with_module(request.param, tmp_path_factory.mktemp("hybrid") / request.param)
     path = write_tiny_checkpoint(tmp_path_factory.mktemp("deepseek"))
-    config = {**CONFIG, "vocab_size": json.loads((path / "config.json").read_text())["vocab_size"]}
+    config = {
+        **(SPARSE if request.param == "deepseek-sparse" else CONFIG),
+        "vocab_size": json.loads((path / "config.json").read_text())["vocab_size"],
+    }
     (path / "config.json").write_text(json.dumps(config))
     save_file(random_deepseek(np.random.default_rng(1), config), path / "model.safetensors")
     return path

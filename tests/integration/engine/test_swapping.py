@@ -51,7 +51,10 @@ def llama(tmp_path_factory):
     return built(write_config(tmp_path_factory.mktemp("llama"), "llama"))
 
 
-@pytest.mark.parametrize(("model", "devices"), [("llama", 1), ("llama", 4), ("gemma3-local", 2), ("deepseek_v2", 2)])
+MODELS = [("llama", 1), ("llama", 4), ("gemma3-local", 2), ("deepseek_v2", 2), ("glm5-shared", 2)]
+
+
+@pytest.mark.parametrize(("model", "devices"), MODELS)
 def test_swapped_recomputed_and_undisturbed_are_the_same(llama, model, devices, tmp_path):
     directory = write_config(tmp_path, model) if model in FAMILIES | SPARSE else read_golden(model).directory
     engine = llama if (model, devices) == ("llama", 1) else built(directory, devices)

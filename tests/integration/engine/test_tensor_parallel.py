@@ -62,7 +62,7 @@ def scores(result):
     return np.concatenate(numbers), np.concatenate(ids)
 
 
-CASES = {"llama": (2, 8), "mistral": (8,), "qwen2": (8,), "qwen3": (4,), "deepseek_v2": (8,)}
+CASES = {"llama": (2, 8), "mistral": (8,), "qwen2": (8,), "qwen3": (4,), "deepseek_v2": (8,), "deepseek_v32": (2,)}
 
 
 @pytest.mark.parametrize("family", CASES)
@@ -124,7 +124,7 @@ def matrices(decoder, tensor, groups):
 def token_numbers(decoder, tensor):
     """Numbers that one device caches of a token in a layer: its share of the heads, one at least; all of a latent."""
     if decoder.latent is not None:
-        return decoder.latent.kv_rank + decoder.latent.rope_dim
+        return decoder.latent.cached
     return 2 * max(decoder.num_kv_heads // tensor, 1) * HEAD_DIM
 
 

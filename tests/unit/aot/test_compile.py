@@ -254,6 +254,19 @@ def test_blocks_of_fp8_are_numbers_in_registers_alone(tmp_path: Path, checkpoint
 
 
 @needs_plugin
+def test_attention_to_chosen_tokens_is_compiled_without_kernels(tmp_path: Path) -> None:
+    """In loops, of prompts and decodes: the cache stays where it is, and devices exchange what they do in any layer."""
+    indexer = {"index_n_heads": 16, "index_head_dim": 64, "index_topk": 64}
+    (tmp_path / "config.json").write_text(json.dumps({**LATENT, **indexer, "architectures": ["DeepseekV32ForCausalLM"]}))
+    result = compiled(str(tmp_path), 2, rows="4", tokens="64")
+    assert {step.tokens for step in result.steps} == {4, 64}
+    for step in result.steps:
+        assert [(each.kind, each.count) for each in step.forward.facts.collectives] == [("all-reduce", 2 * LAYERS + 1)]
+        assert step.facts.cache_copies == step.facts.weight_copies == ()
+        assert step.state_in_place
+
+
+@needs_plugin
 def test_fp8_is_refused_for_gpus_that_do_not_multiply_it(checkpoint: str) -> None:
     config = TargetConfig(model=checkpoint, target="a100:1", rows="8", max_num_seqs=8, quantization="fp8")
     with pytest.raises(ConfigError, match=r"'fp8' needs GPUs of compute capability 8\.9 or later, not gpu of .* 8\.0$"):

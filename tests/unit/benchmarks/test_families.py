@@ -20,12 +20,15 @@ EXPERTS = {
     "gpt_oss",
     "deepseek_v2",
     "deepseek_v3",
+    "deepseek_v32",
     "glm4_moe",
     "glm4_moe_lite",
+    "glm_moe_dsa",
     "minimax_m2",
     "lfm2_moe",
 }
 UNMEASURED = {"llama4_text", "ministral3", "cohere2", "glm", "glm4", "nemotron_h", "lfm2", "lfm2_moe"}  # as docs/models.md says
+UNMEASURED |= {"deepseek_v32", "glm_moe_dsa"}
 ROOT = Path(families.__file__).parents[1]
 
 

@@ -21,7 +21,7 @@ from jaxserve.weights.packed import Packer
 from sharding.mesh import make_mesh
 from tests.support.draft_session import Session
 from tests.support.engine import silent
-from tests.support.plain_deepseek import CONFIG, guess_tokens, random_deepseek, run_deepseek
+from tests.support.plain_deepseek import CONFIG, SPARSE, guess_tokens, random_deepseek, run_deepseek
 
 GUESSES, SLOTS, PAGE = 3, 2, 4
 MODULE = f"model.layers.{CONFIG['num_hidden_layers']}"
@@ -59,18 +59,18 @@ def build(directory, devices, module_directory=None) -> LocalExecutor:
     return LocalExecutor(lowering, make_programs(lowering, silent), params, draft=weights)
 
 
-@pytest.mark.parametrize(("shares", "devices"), [(False, 1), (True, 2)])
-def test_guesses_are_those_of_the_plain_module(tmp_path, shares, devices):
+@pytest.mark.parametrize(("config", "shares", "devices"), [(CONFIG, False, 1), (CONFIG, True, 2), (SPARSE, False, 2)])
+def test_guesses_are_those_of_the_plain_module(tmp_path, config, shares, devices):
     """And tokens those of the plain target."""
-    weights = random_deepseek(np.random.default_rng(3), CONFIG, shares=shares)
-    session = Session(build(write(tmp_path / "target", CONFIG, weights), devices), GUESSES, SLOTS)
+    weights = random_deepseek(np.random.default_rng(3), config, shares=shares)
+    session = Session(build(write(tmp_path / "target", config, weights), devices), GUESSES, SLOTS)
     session.prefill()
     for _ in range(6):
         for slot, guesses in enumerate(session.guessed()):
             tokens = session.tokens[slot]
-            hidden, logits = run_deepseek(weights, CONFIG, tokens)
+            hidden, logits = run_deepseek(weights, config, tokens)
             assert tokens[-1] == logits[-2].argmax()
-            assert guesses == guess_tokens(weights, CONFIG, hidden[:-1], tokens, GUESSES)
+            assert guesses == guess_tokens(weights, config, hidden[:-1], tokens, GUESSES)
         session.decode()
     assert session.executor.late_compiles == 0
 

@@ -100,6 +100,14 @@ def test_but_not_for_latents(said: Any) -> None:
     assert "not in triton: it reads values, and this cache has none beside its keys" in line
 
 
+@pytest.mark.parametrize("target", [H100, B200])
+def test_nor_for_chosen_tokens(said: Any, target: Target) -> None:
+    config, sparse = hf_config("deepseek_v32"), "attention to chosen tokens (no GPU has a kernel for it)"
+    assert said(config, target, options()).startswith(f"slow on {target}, for want of a kernel: {sparse}")
+    named = Kernels(attention=(LayerRange("xla", 0, None),))
+    assert sparse not in (said(config, target, options(kernels=named)) or "")
+
+
 def test_a_b200_without_jax_triton(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_support, "find_spec", lambda name: None)
     assert "attention (not in mosaic_gpu: it needs a GPU of compute capability 9.0" in said(LLAMA, B200, options())

@@ -70,7 +70,8 @@ def ignored(config: dict[str, Any]) -> set[str]:
 
 def variants(config: dict[str, Any]) -> list[dict[str, Any]]:
     """The same as older files say it: without the lists that settle every layer, and with a window."""
-    shorter = {key: value for key, value in config.items() if key not in ("layer_types", "no_rope_layers", "moe_layers")}
+    lists = ("layer_types", "no_rope_layers", "moe_layers", "mlp_layer_types")
+    shorter = {key: value for key, value in config.items() if key not in lists}
     return [config, shorter, {**shorter, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}]
 
 

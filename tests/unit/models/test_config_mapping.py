@@ -16,6 +16,7 @@ GEMMA4: dict[str, Any] = {"hidden_size_per_layer_input": 0}  # or their table wo
 OWN: dict[str, dict[str, Any]] = {
     "Deepseek": LATENT,
     "Glm4MoeLite": LATENT,
+    "GlmMoeDsa": LATENT,
     "Gemma4": GEMMA4,
     "Qwen3Next": RECURRENT,
     "Qwen3_5": RECURRENT,
@@ -26,7 +27,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 def test_every_family_reads_a_minimal_config():
     for architecture in FAMILIES:
-        latent = architecture.startswith(("Deepseek", "Glm4MoeLite"))
+        latent = architecture.startswith(("Deepseek", "Glm4MoeLite", "GlmMoeDsa"))
         config = decoder_config(hf(architecture, **next((OWN[name] for name in OWN if architecture.startswith(name)), {})))
         assert (config.num_heads, config.num_kv_heads, config.num_layers) == (4, 1 if latent else 2, 3)
         assert config.eos_token_ids == (2, 3)

@@ -9,7 +9,8 @@ import pytest
 
 from jaxserve.errors import ConfigError
 from jaxserve.models.binding import abstract_params, bind, param_axes, param_shardings
-from jaxserve.models.config import DecoderConfig, Heads, Latent, Scales
+from jaxserve.models.config import DecoderConfig, Heads, Scales
+from jaxserve.models.latent import Indexer, Latent
 from jaxserve.models.positions import RopeConfig
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.shards import cache_layout, held_kv_heads, padded_vocab, require_scales
@@ -35,6 +36,8 @@ LATENT: dict[str, Any] = {
     "ropes": (RopeConfig(rotated_dims=8),) * 2,
 }
 LATENT["latent"] = Latent(query_rank=72, kv_rank=80, nope_dim=24, rope_dim=8, value_dim=40)
+INDEXER = Indexer(heads=7, dim=22, top_k=5, layers=(True, True))
+INDEXED = {**LATENT, "head_dim": 110, "latent": replace(LATENT["latent"], indexer=INDEXER)}
 AFTER = {"norms": "after", "qk_norm": "all"}
 # The second layer has heads of its own, and its values are its keys; or it attends to what the first one does.
 HEADS = (Heads(kv_heads=4, head_dim=6), Heads(kv_heads=1, head_dim=12, values_are_keys=True))
@@ -49,6 +52,8 @@ CHOICES = [
     AFTER,
     LATENT,
     {**LATENT, "latent": replace(LATENT["latent"], query_rank=None)},
+    INDEXED,
+    {**INDEXED, "latent": replace(INDEXED["latent"], indexer=replace(INDEXER, layers=(True, False)))},
     UNLIKE,
     SHARING,
 ]
@@ -63,7 +68,7 @@ def logits(decoder_config, params, tokens, attend):
     return decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), attend))
 
 
-def values_only(layer, q, k, v, rope, options, sinks):
+def values_only(layer, q, k, v, rope, options, sinks, index=None):
     """A stand-in for attention that is local to a token."""
     v = k[..., : options.value_dim] if v is None else v
     return jnp.repeat(v, q.shape[1] // v.shape[1], axis=1)
@@ -161,7 +166,7 @@ def test_dtypes_and_what_attend_sees(dtype):
     params = load_params("", decoder, make_mesh(1), dtype, load_format="dummy")
     calls = []
 
-    def attend(layer, q, k, v, rope, options, sinks):
+    def attend(layer, q, k, v, rope, options, sinks, index=None):
         calls.append((layer, q.shape, k.shape, v.shape, options.window, options.soft_cap))
         assert q.dtype == k.dtype == v.dtype == jnp.dtype(dtype)
         assert options.scale == pytest.approx(6**-0.5)
@@ -178,7 +183,7 @@ def test_dtypes_and_what_attend_sees(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": True}, LATENT], ids=["plain", "tied", "latent"])
+@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": True}, LATENT, INDEXED], ids=["plain", "tied", "latent", "indexed"])
 def test_weights_enter_plain_matmuls_as_they_are(dtype, changes):
     """On one device no weight is transposed, copied or converted as a whole before its dot."""
     decoder = config(**{"hidden_size": 256, "ffn_size": 384, "head_dim": 32, "vocab_size": 1000} | changes)
@@ -243,7 +248,7 @@ def test_attend_rotates_what_is_not_normalised(qk_norm, left):
     """One kernel rotates and stores slices of a product; a norm between them is a kernel that rotates too."""
     decoder, seen = config(qk_norm=qk_norm), []
 
-    def attend(layer, q, k, v, rope, options, sinks):
+    def attend(layer, q, k, v, rope, options, sinks, index=None):
         seen.append(rope is not None)
         return values_only(layer, q, k, v, rope, options, sinks)
 
@@ -255,7 +260,7 @@ def test_attend_rotates_what_is_not_normalised(qk_norm, left):
 def test_sinks_are_a_logit_a_head(shards):
     decoder, seen = config(sinks=True), []
 
-    def attend(layer, q, k, v, rope, options, sinks):
+    def attend(layer, q, k, v, rope, options, sinks, index=None):
         seen.append(sinks.shape)
         return values_only(layer, q, k, v, rope, options, sinks)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxserve import plan
+from tests.golden.reading import DATA
 
 ROOT = Path(__file__).resolve().parents[3]
 TYPICAL = ["llama-3-70b", "--hardware", "h100", "--tp", "8", "--weights", "fp8"]
@@ -80,6 +81,10 @@ def test_latent_and_windowed_models_have_their_own_words(capsys: pytest.CaptureF
     assert "note: Latent attention" in text
     assert "note: 16 GPUs are more than one node has" in text
     assert "40.9 GB more on each" in text
+    text = printed(capsys, str(DATA / "deepseek-v32-sparse"), "--hardware", "h200", "--tp", "2", "--formulas")
+    assert "(latent + rotary key + index key) x bytes" in text
+    assert "3 x (16 + 8 + 16) x 2 = 240 B" in text
+    assert "note: Sparse attention: a step is counted as if tokens attended to all" in text
     text = printed(capsys, "gpt-oss-120b", "--hardware", "a100-80", "--tp", "16", "--weights", "fp8")
     for note in (
         "note: Windowed layers",
