@@ -177,7 +177,8 @@ class PackedBatch:
         index = jnp.arange(self.layout.tokens, dtype=jnp.int32)
         real = index < query_start[-1]
         positions = jnp.where(real, index + (kv_length - query_start[1:])[row_of_token], 0)
-        page_table = page_tables[:, parts["slot"]]
+        # Each group's by itself: XLA hands a kernel a part of an array where it lies, at whatever byte that is.
+        page_table = jnp.stack([tables[parts["slot"]] for tables in page_tables])
         pages = page_table[:, row_of_token, jax.lax.div(positions, jnp.int32(size))]
         offsets = jax.lax.rem(positions, jnp.int32(size))
         flags, samples = parts["flags"] != 0, parts["samples"] != 0

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxserve.sampling.options import MASKED, NUM_LOGPROBS, TEMPERATURE
 from jaxserve.step.batch import DeviceBatch, make_batch
@@ -30,7 +29,7 @@ def device_batch(
     for slot, table in whole:
         tables = put_table(tables, jnp.int32(slot), jnp.asarray(table))
     packed = make_batch(plan, bucket, entries, table_shape=(groups, slots + 1, max_pages), page_size=page_size)
-    return packed.unpacked(np.zeros(slots + 1, np.int32) if lengths is None else lengths, packed.changed(tables))
+    return packed.unpacked(jnp.zeros(slots + 1, jnp.int32) if lengths is None else lengths, packed.changed(tables))
 
 
 Pairs = tuple[tuple[int, int], ...]

@@ -53,7 +53,11 @@ def test_a_hopper_has_one_program_whose_attention_is_one_kernel() -> None:
     calls = [line for line in module.computations[module.entry] if line.opcode == "custom-call"]
     products = [call for call in calls if call.target == "__cublas$lt$matmul"]
     assert len(products) == PRODUCTS + 1, "and the head"
-    assert [call.target for call in calls if call not in products] == ["mosaic_gpu_v2"], "paged_prefill alone: nothing is merged"
+    kernels = [call for call in calls if call not in products]
+    assert [call.target for call in kernels] == ["mosaic_gpu_v2"] * 2
+    written, attended = (call.op_name for call in kernels)
+    assert "rotate_and_write" in written
+    assert "paged_prefill" in attended, "it alone: nothing is merged"
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ def test_a_cache_finds_no_prefix_without_a_snapshot_and_says_where_it_branched()
 
 def test_a_conversation_leaves_its_next_snapshot_where_its_last_one_was():
     """So as many conversations as there are snapshots never take one from each other, whoever of them is next."""
-    cache = KVCache(100, SIZE, prefix_caching=True, states=StatePool(PLACES))
+    pool = StatePool(PLACES)
+    cache = KVCache(100, SIZE, prefix_caching=True, states=pool)
     said = [[100 * conversation + token for token in range(10)] for conversation in range(3)]
     for turn in range(4):
         for conversation, tokens in enumerate(said):
@@ -139,7 +140,7 @@ def test_a_conversation_leaves_its_next_snapshot_where_its_last_one_was():
             cache.release(sequence)
             said[conversation] = tokens + [1000 + token for token in range(8)]
     cache.check([])
-    assert cache.states.num_evicted == 9
+    assert pool.num_evicted == 9
 
 
 def test_what_two_prompts_begin_with_is_kept_when_both_went_on():

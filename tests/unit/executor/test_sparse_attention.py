@@ -14,15 +14,13 @@ from jaxserve.executor.cache_arrays import CacheArrays
 from jaxserve.executor.step import PagedAttend
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.indexer import Index
-from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import Bucket
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.registry import KernelError
 from sharding import make_mesh
-from tests.support.plans import make_plan
+from tests.support.plans import device_batch, make_plan
 
 TOKENS, PAGE, HEADS, DIM, INDEX_HEADS, INDEX_DIM = 21, 4, 4, 8, 16, 6
-NO_LENGTHS = jnp.zeros(1, jnp.int32)  # no row goes on from what the device knows
 OPTIONS = AttentionOptions(scale=0.3, value_dim=5)
 
 
@@ -45,7 +43,7 @@ def paged(tensor: int, top_k: int, steps: tuple[int, ...], attention: str | None
         now = slice(done, done + count)
         plan = make_plan((range(done, done + count), done + count, (2, 1, 3, 5, 4, 7)))
         bucket = Bucket(tokens=count + 1, rows=2)
-        batch = make_batch(plan, bucket, max_pages=6, page_size=PAGE, spare_slot=0).unpacked(NO_LENGTHS)
+        batch = device_batch(plan, bucket, page_size=PAGE, max_pages=6)
 
         @jax.jit
         def run(cache: CacheArrays, q: Any, k: Any, index_q: Any, weights: Any, batch: Any = batch) -> Any:
@@ -83,7 +81,7 @@ def test_layers_that_share_a_choice_choose_once() -> None:
     """And attend to it in their own vectors, whatever index keys these have."""
     q, k, index = given(6)
     plan = make_plan((range(TOKENS), TOKENS, (2, 1, 3, 5, 4, 7)))
-    batch = make_batch(plan, Bucket(tokens=TOKENS, rows=1), max_pages=6, page_size=PAGE, spare_slot=0).unpacked(NO_LENGTHS)
+    batch = device_batch(plan, Bucket(tokens=TOKENS, rows=1), page_size=PAGE, max_pages=6)
     others = jnp.concatenate([-k[:, :, :DIM], jnp.zeros((TOKENS, 1, INDEX_DIM))], axis=2)
 
     def run(pages: Any) -> Any:
