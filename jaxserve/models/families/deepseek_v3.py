@@ -17,7 +17,7 @@ ARCHITECTURE = "DeepseekV3ForCausalLM"
 MODEL_TYPE = "deepseek_v3"
 KIMI_K2 = "kimi_k2"
 
-_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "q_lora_rank": 1536,
         "kv_lora_rank": 512,
@@ -39,7 +39,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     if hf.get("model_type") == KIMI_K2:
         hf = {**hf, "model_type": MODEL_TYPE}
     routing = routing_of(HfFields(hf))
-    return deepseek.deepseek_config(hf, model_type=MODEL_TYPE, routing=routing, defaults=_DEFAULTS, fixed=FIXED)
+    return deepseek.deepseek_config(hf, model_type=MODEL_TYPE, routing=routing, defaults=DEFAULTS, fixed=FIXED)
 
 
 def routing_of(fields: HfFields) -> Routing:

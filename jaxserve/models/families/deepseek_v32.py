@@ -16,21 +16,7 @@ ARCHITECTURE = "DeepseekV32ForCausalLM"
 MODEL_TYPE = "deepseek_v32"
 ATTENTION = "indexed_attention"
 
-_DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "q_lora_rank": 1536,
-        "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "n_routed_experts": 256,
-        "num_experts_per_tok": 8,
-        "n_shared_experts": 1,
-        "moe_intermediate_size": 2048,
-        "first_k_dense_replace": 3,
-        "max_position_embeddings": 163840,
-    }
-)
+_DEFAULTS: Mapping[str, Any] = MappingProxyType({**deepseek_v3.DEFAULTS, "max_position_embeddings": 163840})
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
