@@ -35,17 +35,21 @@ def walk(
     rows: KernelRows,
     row: jax.Array,
     places: int,
+    most: int | None = None,
     *,
     read: Callable[[jax.Array], State],
     step: Callable[[jax.Array, State], State],
     write: Callable[[jax.Array, State], None],
 ) -> None:
-    """Read a row's state, step from token to token, and write the states that are wanted; nothing for a row without tokens.
+    """Read a row's state, step from token to token, and write the states that are wanted.
+
+    Nothing is done for a row without tokens, or with more than `most`.
 
     Args:
         rows: in the kernel.
         row: which one.
         places: N.
+        most: tokens; None for however many.
         read: the state at a place of [L * N].
         step: from a token and the state before it to the state after it.
         write: the state to a place of [L * N].
@@ -64,6 +68,6 @@ def walk(
         leave(state, rows.destination[row, jnp.maximum(column, 0)], column >= 0)
         return state
 
-    @pl.when(tokens > 0)
+    @pl.when((tokens > 0) if most is None else (tokens > 0) & (tokens <= most))
     def _visit_all() -> None:
         lax.fori_loop(0, tokens, visit, read(begin + rows.source[row]))

@@ -72,7 +72,6 @@ def gated_linear_attention(
         raise ValueError(f"heads of v must be a multiple of those of q and k, got q {list(q.shape)}, v {list(v.shape)}")
     require_rows(rows, tokens)
     require_layer(states, layer)
-    count, destinations = rows.destination.shape
-    problem = LinearProblem(q.dtype, tokens, count, destinations, key_heads, heads, key_dim, value_dim, options)
+    problem = LinearProblem(q.dtype, tokens, rows.source.shape[0], key_heads, heads, key_dim, value_dim, options)
     attend = choose("gated_linear_attention", IMPLEMENTATIONS, implementation, target, problem)
     return attend(q, k, v, decay, beta, states, rows, layer=layer, options=options)

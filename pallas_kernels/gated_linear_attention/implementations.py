@@ -38,7 +38,6 @@ _compiled, _interpreted = hopper.implementations(
     mosaic_gpu_support.LIMITS,
     mosaic_gpu_support.supports,
     interpreted="the tiny cases, on CPUs",
-    suits=mosaic_gpu_support.suits,
     checked=hopper.COMPILED,
 )
 

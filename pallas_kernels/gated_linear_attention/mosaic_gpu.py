@@ -5,7 +5,7 @@ of them and all D rows of the state, so that no sum leaves it, and nothing passe
 after the other: a pass over the state for what it knows of the key and answers the query, and one that makes it fade and adds to
 it, as in native_columns.h. So a token's result does not depend on what else is in the batch, nor on how its row is cut.
 
-It is for steps of few tokens a row, whose time is that of moving states; tokens of prompts are better multiplied by matrices.
+It is for rows of few tokens, whose time is that of moving states: those of prompts are multiplied by matrices, in xla.py.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.gated_linear_attention.mosaic_gpu_support import STATE_ROWS, WARPS, block_columns
+from pallas_kernels.gated_linear_attention.mosaic_gpu_support import SHORT, STATE_ROWS, WARPS, block_columns
 from pallas_kernels.gated_linear_attention.problem import NORM_EPS, LinearOptions
+from pallas_kernels.gated_linear_attention.xla import with_long_rows
 from pallas_kernels.mosaic_rows import KernelRows, walk
-from pallas_kernels.state_rows import StateRows
+from pallas_kernels.state_rows import StateRows, few_tokens
 
 
 def gated_linear_attention(
@@ -42,10 +43,13 @@ def gated_linear_attention(
     """See api.py. With `interpret` the kernel is interpreted, on CPUs."""
     packed, begins = _pack(q, k, v, options)
     heads = _Heads(q.shape[1], q.shape[2], begins)
-    done: tuple[jax.Array, jax.Array] = _run(
-        packed, decay, beta, states, KernelRows.of(rows, layer), heads=heads, options=options, interpret=interpret
+    most = None if few_tokens(len(q), *rows.destination.shape) is None else SHORT
+    out, states = _run(
+        packed, decay, beta, states, KernelRows.of(rows, layer), heads=heads, options=options, most=most, interpret=interpret
     )
-    return done
+    if most is None:
+        return out, states
+    return with_long_rows(out, q, k, v, decay, beta, states, rows, most=most, layer=layer, options=options)
 
 
 class _Begins(NamedTuple):
@@ -76,7 +80,7 @@ def _pack(q: jax.Array, k: jax.Array, v: jax.Array, options: LinearOptions) -> t
     return packed, _Begins(0, keys, 2 * keys) if options.delta else _Begins(values + keys, values, 0)
 
 
-@partial(jax.jit, static_argnames=("heads", "options", "interpret"))
+@partial(jax.jit, static_argnames=("heads", "options", "most", "interpret"))
 def _run(
     packed: jax.Array,
     decay: jax.Array,
@@ -86,12 +90,13 @@ def _run(
     *,
     heads: _Heads,
     options: LinearOptions,
+    most: int | None,
     interpret: bool,
 ) -> tuple[jax.Array, jax.Array]:
     _, places, value_heads, _, value_dim = states.shape
     table = jax.new_ref(states.reshape(-1, *states.shape[2:]))
     run = plgpu.kernel(
-        partial(_kernel, places=places, heads=heads, options=options),
+        partial(_kernel, places=places, most=most, heads=heads, options=options),
         out_type=jax.ShapeDtypeStruct((len(packed), value_heads, value_dim), packed.dtype),
         grid=(rows.source.shape[0], value_heads, value_dim // block_columns(value_dim)),
         grid_names=("row", "head", "columns"),
@@ -117,12 +122,12 @@ class _Refs(NamedTuple):
     out: Any
 
 
-def _kernel(*arguments: Any, places: int, heads: _Heads, options: LinearOptions) -> None:
+def _kernel(*arguments: Any, places: int, most: int | None, heads: _Heads, options: LinearOptions) -> None:
     refs = _Refs(*arguments)
     row, head, part = (lax.axis_index(axis) for axis in ("row", "head", "columns"))
     width = block_columns(refs.out.shape[2])
     item = _Item(refs, heads, options, head, part * width, width)
-    walk(refs.rows, row, places, read=item.read, step=item.step, write=item.write)
+    walk(refs.rows, row, places, most, read=item.read, step=item.step, write=item.write)
 
 
 class _Item(NamedTuple):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pallas_kernels.gated_linear_attention.problem import LinearProblem
-from pallas_kernels.state_rows import few_tokens
 
 WARPS = 4  # of a thread block
 STATE_ROWS = 16  # of a state, that a warp has side by side
 MOST_COLUMNS, FEWEST_COLUMNS = 32, 16  # of a head's values, of a thread block
+SHORT = 32  # tokens of a row at most, beside longer ones: a chunk of 64 by matrices takes about as long as so many
 LARGEST_KEY = 256  # numbers of a key: a thread has a quarter of as many of the state in registers
 LIMITS = (
     "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; keys and values of a multiple of 16 numbers, keys of at most "
@@ -21,11 +21,6 @@ def supports(problem: LinearProblem) -> str | None:
     if problem.value_dim % FEWEST_COLUMNS:
         return f"values must have a multiple of {FEWEST_COLUMNS} numbers, not {problem.value_dim}"
     return None
-
-
-def suits(problem: LinearProblem) -> str | None:
-    """Tokens of a row come one after the other: prompts are better multiplied by matrices."""
-    return few_tokens(problem.tokens, problem.rows, problem.destinations)
 
 
 def block_columns(value_dim: int) -> int:

@@ -32,14 +32,12 @@ class LinearProblem:
     Attributes:
         dtype: of q, k and v.
         tokens, rows, key_heads, heads, key_dim, value_dim: T, R, K, H, D, V.
-        destinations: places that the states of a row's last tokens go to: W of StateRows.
         options: which recurrence.
     """
 
     dtype: jnp.dtype
     tokens: int
     rows: int
-    destinations: int
     key_heads: int
     heads: int
     key_dim: int

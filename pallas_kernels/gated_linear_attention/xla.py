@@ -1,4 +1,4 @@
-"""gated_linear_attention in plain jax: all rows' first tokens at once, then their second ones, or chunk after chunk of all.
+"""gated_linear_attention in plain jax: all short rows' first tokens at once, then their second ones; chunk after chunk of others.
 
 Within a chunk the recurrence is products of matrices (Yang et al. 2024): with the delta rule what each token adds depends on what
 those before it added, a triangular system.
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.gated_linear_attention.problem import NORM_EPS, LinearOptions
-from pallas_kernels.state_rows import StateRows
+from pallas_kernels.state_rows import StateRows, few_tokens
 
 CHUNK = 64
 
@@ -40,20 +40,48 @@ def gated_linear_attention(
     options: LinearOptions,
 ) -> tuple[jax.Array, jax.Array]:
     """See api.py."""
+    tokens, most, lengths = _wide(q, k, v, decay, beta, options), rows.destination.shape[1], rows.lengths
+    if few_tokens(len(q), *rows.destination.shape) is None:
+        out, states = _by_place(tokens, states, rows, lengths, layer, delta=options.delta)
+        return out.astype(v.dtype), states
+    out, states = _by_place(tokens, states, rows, jnp.where(lengths > most, 0, lengths), layer, delta=options.delta)
+    return with_long_rows(out.astype(v.dtype), q, k, v, decay, beta, states, rows, most=most, layer=layer, options=options)
+
+
+def with_long_rows(
+    out: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    decay: jax.Array,
+    beta: jax.Array,
+    states: jax.Array,
+    rows: StateRows,
+    *,
+    most: int,
+    layer: int,
+    options: LinearOptions,
+) -> tuple[jax.Array, jax.Array]:
+    """What is `out` of rows of `most` tokens, and chunk after chunk of longer ones, with the states that these leave."""
+    long = rows.lengths > most
+    attended, states = _by_chunk(_wide(q, k, v, decay, beta, options), states, rows, long, layer, delta=options.delta)
+    return jnp.where(long[rows.row_of_token][:, None, None], attended.astype(out.dtype), out), states
+
+
+def _wide(q: jax.Array, k: jax.Array, v: jax.Array, decay: jax.Array, beta: jax.Array, options: LinearOptions) -> _Tokens:
     group = v.shape[1] // q.shape[1]
     wide = [array.astype(jnp.float32) for array in (q, k)]
     if options.l2_norm:
         wide = [array * jax.lax.rsqrt(jnp.sum(jnp.square(array), axis=-1, keepdims=True) + NORM_EPS) for array in wide]
     queries, keys = (jnp.repeat(array, group, axis=1) for array in (wide[0] * options.scale, wide[1]))
-    tokens = _Tokens(queries, keys, v.astype(jnp.float32), decay, beta)
-    attend = _by_place if len(q) <= rows.destination.size else _by_chunk
-    out, states = attend(tokens, states, rows, layer, delta=options.delta)
-    return out.astype(v.dtype), states
+    return _Tokens(queries, keys, v.astype(jnp.float32), decay, beta)
 
 
-def _by_place(tokens: _Tokens, states: jax.Array, rows: StateRows, layer: int, *, delta: bool) -> tuple[jax.Array, jax.Array]:
-    """The tokens of all rows that have the same place in their row together: for rows of one token or few."""
-    lengths, size = rows.lengths, len(tokens.v)
+def _by_place(
+    tokens: _Tokens, states: jax.Array, rows: StateRows, lengths: jax.Array, layer: int, *, delta: bool
+) -> tuple[jax.Array, jax.Array]:
+    """The tokens of all rows that have the same place in their row together; `lengths` int32[R] are 0 for rows of others."""
+    size = len(tokens.v)
     after, to = rows.writes(states.shape[1])
 
     def step(place: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -67,7 +95,7 @@ def _by_place(tokens: _Tokens, states: jax.Array, rows: StateRows, layer: int, *
         state = jnp.where(live[:, None, None, None], faded + added, state)
         out = out.at[jnp.where(live, index, size)].set(jnp.einsum("rhd,rhdv->rhv", one.q, state), mode="drop")
         for column in range(to.shape[1]):
-            here = jnp.where(after[:, column] == place + 1, to[:, column], jnp.int32(states.shape[1]))
+            here = jnp.where(live & (after[:, column] == place + 1), to[:, column], jnp.int32(states.shape[1]))
             states = states.at[layer, here].set(state, mode="drop")
         return state, states, out
 
@@ -76,12 +104,17 @@ def _by_place(tokens: _Tokens, states: jax.Array, rows: StateRows, layer: int, *
     return out, states
 
 
-def _by_chunk(tokens: _Tokens, states: jax.Array, rows: StateRows, layer: int, *, delta: bool) -> tuple[jax.Array, jax.Array]:
-    """Chunks one after the other; none goes on behind the end of a row, or behind a token whose state is written."""
+def _by_chunk(
+    tokens: _Tokens, states: jax.Array, rows: StateRows, chosen: jax.Array, layer: int, *, delta: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Chunks of `chosen` rows, bool[R], one after the other.
+
+    None goes on behind the end of a row, or behind a token whose state is written.
+    """
     size = min(CHUNK, len(tokens.v))
     after, to = rows.writes(states.shape[1])
     firsts, ends, of_row = _segments(rows, after)
-    counts = -(-(ends - firsts) // size)
+    counts = jnp.where(chosen[of_row], -(-(ends - firsts) // size), 0)
     chunks_before = jnp.cumsum(counts) - counts
     padded = _Tokens(*(jnp.pad(array, ((0, size), *[(0, 0)] * (array.ndim - 1))) for array in tokens))
     nowhere = jnp.int32(states.shape[1])

@@ -144,7 +144,6 @@ LINEAR = LinearProblem(
     dtype=BFLOAT16,
     tokens=64,
     rows=64,
-    destinations=1,
     key_heads=16,
     heads=32,
     key_dim=128,
@@ -156,7 +155,7 @@ LINEAR_FEATURES: dict[str, dict[str, Any]] = {
     "Mamba-2": {"key_heads": 1, "value_dim": 64, "options": LinearOptions(delta=False)},
     **{f"D={dim}": {"key_dim": dim} for dim in (64, 128, 256)},
     **{f"V={dim}": {"value_dim": dim} for dim in (64, 80, 128, 256)},
-    "3 drafts a row": {"tokens": 256, "destinations": 4},
+    "3 drafts a row": {"tokens": 256},
     "prompts": {"tokens": 512},
     "odd widths": {"key_dim": 24, "value_dim": 40},
 }
@@ -165,7 +164,7 @@ CONV_FEATURES: dict[str, dict[str, Any]] = {
     **{name: GROUPED_FEATURES[name] for name in ("bf16", "f16", "f32")},
     "2 taps": {"width": 2},
     "3328 channels": {"channels": 3328},
-    "3 drafts a row": LINEAR_FEATURES["3 drafts a row"],
+    "3 drafts a row": {"tokens": 256, "destinations": 4},
     "prompts": {"tokens": 512},
     "odd widths": {"channels": 200},
 }

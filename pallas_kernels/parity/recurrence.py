@@ -15,6 +15,7 @@ from pallas_kernels.causal_conv1d import causal_conv1d
 from pallas_kernels.causal_conv1d import reference as conv_reference
 from pallas_kernels.gated_linear_attention import LinearOptions, gated_linear_attention
 from pallas_kernels.gated_linear_attention import reference as linear_reference
+from pallas_kernels.gated_linear_attention.mosaic_gpu_support import SHORT
 from pallas_kernels.parity.gate import Result, errors, guarded
 from pallas_kernels.parity.states import PLACES, STEPS, Step, table
 from pallas_kernels.registry import Target
@@ -104,10 +105,10 @@ _LINEAR = (
     *((shape, "drafts") for shape in ("as Qwen3-Next's", "as Granite 4's", "wide")),
 )
 LINEAR_CASES = tuple(
-    LinearCase(f"{shape}, {name}", _STEPS[name], _SHAPES[shape], tiny=_STEPS[name].tiny) for shape, name in _LINEAR
+    LinearCase(f"{shape}, {name}", _STEPS[name], _SHAPES[shape], tiny=_STEPS[name].tiny(SHORT)) for shape, name in _LINEAR
 )
 CONV_CASES = tuple(
-    ConvCase(f"{channels} channels, {width} taps, {step.name}", step, channels, width, biased, silu, tiny=step.tiny)
+    ConvCase(f"{channels} channels, {width} taps, {step.name}", step, channels, width, biased, silu, tiny=step.tiny())
     for channels, width, biased, silu, steps in (
         (512, 4, False, True, STEPS),
         (128, 3, True, False, STEPS[1::2]),

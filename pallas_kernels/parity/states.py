@@ -33,10 +33,9 @@ class Step(NamedTuple):
     shared: tuple[int, ...] = ()
     drafts: dict[int, int] | None = None
 
-    @property
-    def tiny(self) -> bool:
-        """Whether it is small enough for an interpreted kernel."""
-        return sum(self.lengths) <= TINY_TOKENS
+    def tiny(self, most: int | None = None) -> bool:
+        """Whether it is small enough for an interpreted kernel, which leaves rows of more tokens than `most` to others."""
+        return sum(length for length in self.lengths if most is None or length <= most) <= TINY_TOKENS
 
     def rows(self) -> StateRows:
         """Row r's own place is r + 1, its snapshot's the r-th from the end; with drafts there are three of its own."""
