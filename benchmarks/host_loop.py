@@ -144,8 +144,8 @@ class Loop:
         marks.append(self.now())
         drafts = int(plan.num_drafts.max(initial=0))
         bucket = self.grid.choose(plan.num_tokens, plan.num_rows, plan.longest_row, drafts=drafts)
-        _, entries = self.tables.changes(plan, most_changes(bucket.tokens, bucket.rows, 1, PAGE_SIZE))
-        batch = make_batch(plan, bucket, entries, table_shape=self.table_shape, page_size=PAGE_SIZE)
+        changes = self.tables.changes(plan, most_changes(bucket.tokens, bucket.rows, 1, PAGE_SIZE))
+        batch = make_batch(plan, bucket, changes, table_shape=self.table_shape, page_size=PAGE_SIZE)
         self.batch_bytes = batch.words.nbytes
         marks.append(self.now())
         self.state, packed = self.program(self.params, self.state, batch)

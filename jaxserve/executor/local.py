@@ -240,14 +240,14 @@ class LocalExecutor:
         options = self._options
         groups, slots, max_pages = self._table_shape
         most = most_changes(bucket.tokens, bucket.rows, groups, options.page_size)
-        whole, entries = self._tables.changes(plan, most)
-        for slot, table in whole:
+        changes = self._tables.changes(plan, most)
+        for slot, table in changes.whole:
             tables = self._programs.put_table(self._forward.page_tables, np.array(slot, np.int32), table)
             self._forward = replace(self._forward, page_tables=tables)
         return make_batch(
             plan,
             bucket,
-            entries,
+            changes,
             table_shape=(groups, slots, max_pages),
             page_size=options.page_size,
             options=self._row_options,

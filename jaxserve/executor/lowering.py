@@ -44,7 +44,7 @@ from jaxserve.sampling.variants import Variant, variants_of
 from jaxserve.step.batch import DeviceBatch, PackedBatch, make_batch
 from jaxserve.step.buckets import Bucket, BucketGrid
 from jaxserve.step.example import example_plan
-from jaxserve.step.page_tables import NO_CHANGES, put_table
+from jaxserve.step.page_tables import PageTables, put_table
 from jaxserve.types import MASK_BITS
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer
@@ -278,10 +278,11 @@ class Lowering:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
         options = self.options
         groups, slots, max_pages = self.state.forward.page_tables.shape
+        plan = example_plan(([0], 1, [0] * groups), options=self.row_options)
         return make_batch(
-            example_plan(([0], 1, [0] * groups), options=self.row_options),
+            plan,
             bucket,
-            NO_CHANGES.entries,
+            PageTables(slots - 1, groups, max_pages).changes(plan, 0),
             table_shape=(groups, slots, max_pages),
             page_size=options.page_size,
             options=self.row_options,

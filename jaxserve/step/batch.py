@@ -20,8 +20,8 @@ from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.step.buckets import Bucket
 from jaxserve.step.codes import GUESSES
-from jaxserve.step.page_tables import most_changes
-from jaxserve.step.plan import NO_STATE, STATE_WORDS, Ints, Plan
+from jaxserve.step.page_tables import TableChanges, most_changes
+from jaxserve.step.plan import NO_STATE, STATE_WORDS, Plan
 
 # 256 bytes, at whose multiples arrays of Mosaic's kernels begin: XLA hands them a part of a batch's words where it lies.
 ALIGNED_WORDS = 64
@@ -128,6 +128,7 @@ def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
         "query_start": (rows + 1,),
         "kv_length": (rows,),
         "changes": (changes, 2),
+        "pages": (rows,),
         "samples": (rows,),
         "num_drafts": (rows,),
         "options": (rows, words),
@@ -178,7 +179,8 @@ class PackedBatch:
         real = index < query_start[-1]
         positions = jnp.where(real, index + (kv_length - query_start[1:])[row_of_token], 0)
         # Each group's by itself: XLA hands a kernel a part of an array where it lies, at whatever byte that is.
-        page_table = jnp.stack([tables[parts["slot"]] for tables in page_tables])
+        held = jnp.arange(page_tables.shape[2], dtype=jnp.int32)[None] < parts["pages"][:, None]
+        page_table = jnp.stack([jnp.where(held, tables[parts["slot"]], 0) for tables in page_tables])
         pages = page_table[:, row_of_token, jax.lax.div(positions, jnp.int32(size))]
         offsets = jax.lax.rem(positions, jnp.int32(size))
         flags, samples = parts["flags"] != 0, parts["samples"] != 0
@@ -212,7 +214,7 @@ class PackedBatch:
 def make_batch(
     plan: Plan,
     bucket: Bucket,
-    changes: Ints,
+    changes: TableChanges,
     *,
     table_shape: tuple[int, int, int],
     page_size: int,
@@ -225,7 +227,7 @@ def make_batch(
     Args:
         plan: what is padded.
         bucket: to what.
-        changes: of page tables that are not put whole (`TableChanges.entries`).
+        changes: of page tables; those that are put whole do not come with the batch.
         table_shape: that of all tables, [groups,slots+1,M].
         page_size: S.
         options: what the words of a row are.
@@ -240,8 +242,10 @@ def make_batch(
     parts = layout.parts(words)
     rows, tokens = plan.num_rows, plan.num_tokens
     parts["row_of_token"][:tokens] = np.repeat(np.arange(rows), np.diff(plan.query_start))
-    parts["changes"][: len(changes)] = changes
-    parts["changes"][len(changes) :, 0] = math.prod(table_shape)  # which is none of its places
+    entries = changes.entries
+    parts["changes"][: len(entries)] = entries
+    parts["pages"][:rows] = changes.held
+    parts["changes"][len(entries) :, 0] = math.prod(table_shape)  # which is none of its places
     parts["tokens"][:tokens] = plan.tokens
     parts["query_start"][: rows + 1] = plan.query_start
     parts["query_start"][rows + 1 :] = tokens

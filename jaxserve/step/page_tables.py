@@ -2,7 +2,7 @@
 
 A table has an entry for every page of the longest sequence there may be, and a step adds few. So a plan's tables are compared
 with what the device has been told, and the difference goes with the batch: what a step sends does not grow with contexts.
-Entries are changed, and never cleared: nobody reads those behind a row's last key, or before all that it sees.
+Entries are changed, and never cleared: the batch says how many a row has, and nobody reads those before all that it sees.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ class TableChanges(NamedTuple):
     Attributes:
         whole: slots whose tables are put whole, and these, int32[groups,M].
         entries: int32[n,2], in the others, where in int32[groups,slots+1,M] and which page.
+        held: int32[R], entries of each row that are its own: behind them are those of sequences that had its slot.
     """
 
     whole: tuple[tuple[int, Ints], ...]
     entries: Ints
+    held: Ints
 
 
-NO_CHANGES = TableChanges((), np.zeros((0, 2), np.int32))
+_NONE = np.zeros((0, 2), np.int32)
 
 
 class PageTables:
@@ -49,16 +51,17 @@ class PageTables:
     def __init__(self, slots: int, groups: int, max_pages: int) -> None:
         self._slots, self._groups, self._max_pages = slots, groups, max_pages
         self._known = np.zeros((slots + 1, max_pages * groups), np.int32)  # as plans have them: groups side by side
-        self._latest: tuple[Ints, Ints] | None = None  # slots and pages of the latest plan, which often are those of the next
+        self._latest: tuple[Ints, Ints, Ints] | None = None  # of the latest plan, and often the next: slots, pages, how many
 
     def changes(self, plan: Plan, most: int) -> TableChanges:
         """What a plan changes, which is known from then on: `most` entries, and as many tables put whole as it takes."""
         pages = plan.page_table
         if self._latest is not None and plan.slots is self._latest[0] and pages is self._latest[1]:
-            return NO_CHANGES
-        self._latest = plan.slots, pages
-        width = pages.shape[1]
-        rows, places = np.nonzero((pages != self._known[plan.slots, :width]) & (pages != 0))  # 0 is the null page
+            return TableChanges((), _NONE, self._latest[2])
+        width, real = pages.shape[1], pages != 0  # the null page
+        last = (real * np.arange(1, width + 1, dtype=np.int32)).max(axis=1, initial=0)
+        self._latest = plan.slots, pages, -(-last // self._groups)
+        rows, places = np.nonzero((pages != self._known[plan.slots, :width]) & real)
         slots = plan.slots[rows]
         self._known[slots, places] = pages[rows, places]
         whole = _fullest(rows, most)
@@ -66,7 +69,7 @@ class PageTables:
         column, group = np.divmod(places[apart], self._groups)
         where = (group * (self._slots + 1) + slots[apart]) * self._max_pages + column
         entries = np.stack([where, pages[rows[apart], places[apart]]], axis=1).astype(np.int32)
-        return TableChanges(tuple((int(slot), self._table(slot)) for slot in plan.slots[whole]), entries)
+        return TableChanges(tuple((int(slot), self._table(slot)) for slot in plan.slots[whole]), entries, self._latest[2])
 
     def _table(self, slot: int) -> Ints:
         return np.ascontiguousarray(self._known[slot].reshape(self._max_pages, self._groups).T)

@@ -21,14 +21,14 @@ def make_plan(*rows: Row, temperature: float = 0.0, num_logprobs: int = -1, mask
 def device_batch(
     plan: Plan, bucket: Bucket, *, page_size: int, max_pages: int, slots: int = 0, groups: int = 1, lengths: Any = None
 ) -> DeviceBatch:
-    """What a plan becomes on a device that knows no page table yet, and no row's length unless they are given."""
+    """What a plan becomes on a device whose slots had other sequences before, and knows no row's length but those given."""
     slots = max(slots, plan.num_rows)
-    tables: jax.Array = jnp.zeros((groups, slots + 1, max_pages), jnp.int32)
+    tables: jax.Array = jnp.ones((groups, slots + 1, max_pages), jnp.int32).at[:, slots].set(0)
     most = most_changes(bucket.tokens, bucket.rows, groups, page_size)
-    whole, entries = PageTables(slots, groups, max_pages).changes(plan, most)
-    for slot, table in whole:
+    changes = PageTables(slots, groups, max_pages).changes(plan, most)
+    for slot, table in changes.whole:
         tables = put_table(tables, jnp.int32(slot), jnp.asarray(table))
-    packed = make_batch(plan, bucket, entries, table_shape=(groups, slots + 1, max_pages), page_size=page_size)
+    packed = make_batch(plan, bucket, changes, table_shape=(groups, slots + 1, max_pages), page_size=page_size)
     return packed.unpacked(jnp.zeros(slots + 1, jnp.int32) if lengths is None else lengths, packed.changed(tables))
 
 

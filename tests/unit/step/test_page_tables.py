@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxserve.step.page_tables import NO_CHANGES, SPARE_CHANGES, PageTables, most_changes
+from jaxserve.step.page_tables import SPARE_CHANGES, PageTables, most_changes
 from tests.support.plans import make_plan
 
 SLOTS, MAX_PAGES, SIZE = 4, 9, 4
@@ -48,7 +48,11 @@ def test_the_device_knows_every_page_of_every_plan(data, groups, most):
             known = device[:, slot, : wanted.shape[1]]
             assert (known[wanted != 0] == wanted[wanted != 0]).all()
         assert not device[:, SLOTS].any(), "padding has the null page"
-        assert tables.changes(plan, most) is NO_CHANGES, "the same arrays are not looked at again"
+        again = tables.changes(plan, most)
+        assert (again.whole, len(again.entries)) == ((), 0)
+        for one in (changes, again):
+            own = [np.flatnonzero(held[slot]) for slot in chosen]
+            assert one.held.tolist() == [int(each.max()) // groups + 1 if len(each) else 0 for each in own]
 
 
 def test_a_step_that_goes_on_puts_no_table_whole():
