@@ -89,6 +89,13 @@ def slice_starts(body: str) -> list[int]:
     return starts
 
 
+def test_where_a_slice_begins() -> None:
+    body = """%dynamic-slice-fusion (p0: s32[2,32,255]) -> s32[32,255] {
+      %p0 = s32[2,32,255]{2,1,0} parameter(0)
+      %slice.1 = s32[1,32,255]{2,1,0} slice(%p0), slice={[1:2], [0:32], [0:255]}, metadata={op_name="x"}"""
+    assert slice_starts(body) == [4 * 32 * 255]
+
+
 @needs_plugin
 @pytest.mark.parametrize(("dtype", "asked"), [("float32", True), ("bfloat16", False)])
 def test_products_in_float32_are_of_float32(dtype: str, asked: bool) -> None:
