@@ -105,6 +105,8 @@ class CheckedEngine:
     def add(self, wish: Wish) -> None:
         """A request arrives; it is taken, or refused with a time to come back."""
         requests = requests_of(wish, str(next(self.names)), self.clock.now(), self.budgets)
+        if not requests:
+            return
         output = oracle(requests[0], self.setup.windows)
         if self._take_in(requests):
             for one in requests:

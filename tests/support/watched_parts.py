@@ -118,9 +118,11 @@ def cache_root(options: RequestOptions) -> bytes:
 
 
 def requests_of(wish: Wish, name: str, now: float, budgets: Budgets) -> list[EngineRequest]:
-    """The sequences of a request, cut to what policies allow one of them."""
+    """The sequences of a request, cut to what policies allow one of them; none if that is no token behind a prompt's."""
     grant = budgets.grant(wish.options, now)
-    longest = min(MAX_LEN, grant.max_kv_tokens or MAX_LEN)
+    longest = MAX_LEN if grant.max_kv_tokens is None else min(MAX_LEN, grant.max_kv_tokens)
+    if longest < 2:
+        return []
     prompt = wish.prompt[: longest + 1 if wish.output == 0 else longest - 1]
     scored: dict[str, Any] = {"prompt_logprobs": 0, "prompt_logprobs_start": wish.scores} if wish.scores is not None else {}
     if wish.output == 0:

@@ -55,7 +55,7 @@ def setups(draw):
     )
     windows = draw(st.one_of(st.just((None,)), st.sampled_from(WINDOWS)))
     states = None
-    if windows == (None,) and draw(st.booleans()):
+    if windows == (None,) and draw(st.integers(0, 3)):
         states = StatePlaces(
             max_num_seqs, 1, draw(st.sampled_from([0, 1, 3, 10, 10])), page_size * draw(st.sampled_from([1, 2, 8]))
         )
@@ -175,6 +175,7 @@ def test_random_operations():
         EngineMachine, settings=settings(max_examples=250, stateful_step_count=50, deadline=None, phases=phases)
     )
     assert EngineMachine.num_operations > 10_000
+    # far below what runs have (70 to 210 moved, 20 to 200 restored): chance fails no run, and there were some of each
     assert EngineMachine.num_forced > 100
-    assert EngineMachine.num_moved > 100
-    assert EngineMachine.num_restored > 10
+    assert EngineMachine.num_moved > 10
+    assert EngineMachine.num_restored > 0
