@@ -24,7 +24,8 @@ from jaxserve.config.windows import LayerGroups
 from jaxserve.executor.cache_arrays import CacheArrays
 from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.executor.packed_logprobs import vocabulary_of
-from jaxserve.executor.step import BY_VOCAB, EVERYWHERE, PagedAttend, is_one_cpu, rows_at_once
+from jaxserve.executor.paged_attention import PagedAttend
+from jaxserve.executor.step import BY_VOCAB, EVERYWHERE, is_one_cpu, rows_at_once
 from jaxserve.models.binding import Params, UsedRows, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder

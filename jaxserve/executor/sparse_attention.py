@@ -1,4 +1,4 @@
-"""Attention over pages to the tokens that an index chooses (DeepSeek Sparse Attention), as `step.PagedAttend` calls it."""
+"""Attention over pages to the tokens that an index chooses (DeepSeek Sparse Attention), as `paged_attention.PagedAttend` calls it."""
 
 from __future__ import annotations
 

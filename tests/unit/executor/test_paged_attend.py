@@ -11,7 +11,7 @@ from jaxserve.aot.target import Target
 from jaxserve.config.kernels import AUTOMATIC, LayerRange
 from jaxserve.config.windows import LayerGroups, group_layers
 from jaxserve.executor.cache_arrays import CacheArrays
-from jaxserve.executor.step import PagedAttend
+from jaxserve.executor.paged_attention import PagedAttend
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope import rotation

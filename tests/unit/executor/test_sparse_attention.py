@@ -11,7 +11,7 @@ import pytest
 from jaxserve.config.kernels import AUTOMATIC, LayerRange
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.cache_arrays import CacheArrays
-from jaxserve.executor.step import PagedAttend
+from jaxserve.executor.paged_attention import PagedAttend
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.indexer import Index
 from jaxserve.step.buckets import Bucket
