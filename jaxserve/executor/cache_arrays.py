@@ -40,6 +40,11 @@ class CacheArrays:
         """As operations take them, in the dtype of the cache."""
         return lax.bitcast_convert_type(self.stored, _FLOAT8) if self.stored.dtype == _BYTES else self.stored
 
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self.stored.shape[4]
+
     def shaped(self, shape: tuple[int, ...]) -> CacheArrays:
         """The same numbers in pages of another shape."""
         return self if self.stored.shape == shape else replace(self, stored=self.stored.reshape(shape))

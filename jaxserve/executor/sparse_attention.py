@@ -1,4 +1,4 @@
-"""Attention over pages to the tokens that an index chooses (DeepSeek Sparse Attention), as `paged_attention.PagedAttend` calls it."""
+"""Attention over pages to the tokens that an index chooses (DeepSeek Sparse Attention): a part of PagedAttend."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxserve.executor.cache_arrays import CacheArrays
 from jaxserve.models.indexer import Index
+from jaxserve.models.latent_heads import LatentHeads
 from pallas_kernels.ragged_attention import ragged_attention
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.registry import Target
@@ -37,9 +38,11 @@ class WholeAttend:
         options: AttentionOptions,
         sinks: jax.Array | None,
         index: Index | None = None,
+        heads: LatentHeads | None = None,
     ) -> jax.Array:
         """q[T,H,D], k[T,K,D] and v[T,K,D] -> [T,H,D]."""
         assert v is not None, "no bidirectional family has latents"
+        assert heads is None, "nor heads that make something of them"
         assert index is None, "nor chooses what tokens attend to"
         assert sinks is None, "nor sinks"
         if rope is not None:

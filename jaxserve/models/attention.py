@@ -14,6 +14,7 @@ from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.indexer import Index
+from jaxserve.models.latent_heads import LatentHeads
 from jaxserve.models.norm import HeadsNorm, RMSNorm, unscaled_rms
 from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_rows
 from jaxserve.models.rope import deinterleave
@@ -35,12 +36,14 @@ class Attend(Protocol):
         options: AttentionOptions,
         sinks: jax.Array | None,
         index: Index | None = None,
+        heads: LatentHeads | None = None,
     ) -> jax.Array:
         """Attend with q[T, H, D] over what is cached and the step's own k[T, K, D], v[T, K, D]; returns [T, H, D].
 
         q and k are rotated by `rope` first, unless it is None: on GPUs in one kernel with storing k and v, or with attention.
 
-        K is `shards.held_kv_heads`. With `options.value_dim` v and `rope` are None, and the result is [T, H, value_dim].
+        K is `shards.held_kv_heads`. With `options.value_dim` k are latents, v and `rope` are None, and the result is what `heads`
+        make of what they attend to, [T, H, V], or [T, H, value_dim] without `heads`. Theirs may be attended to instead.
         `sinks` [H] are logits of keys without value that every token attends to, one a head; None for none.
         With an `index` tokens attend to those alone that it chooses, to the first D numbers of k, behind which are its keys.
         There are neither sinks nor a window then.
@@ -72,13 +75,14 @@ class SharedKeys:
         options: AttentionOptions,
         sinks: jax.Array | None,
         index: Index | None = None,
+        heads: LatentHeads | None = None,
     ) -> jax.Array:
         """As Attend says."""
         if layer in self._sources:
             if rope is not None:
                 q, k, rope = rotate(q, rope), rotate(k, rope), None
             self._kept[layer] = k, v
-        return self._attend(layer, q, k, v, rope, options, sinks, index)
+        return self._attend(layer, q, k, v, rope, options, sinks, index, heads)
 
     def again(self, layer: int, source: int, q: jax.Array, options: AttentionOptions, sinks: jax.Array | None) -> jax.Array:
         """Attend with rotated q[T, H, D] to what an earlier layer, `source`, has attended to."""
@@ -103,10 +107,11 @@ class SharedChoices:
         options: AttentionOptions,
         sinks: jax.Array | None,
         index: Index | None = None,
+        heads: LatentHeads | None = None,
     ) -> jax.Array:
         """As Attend says."""
         self._latest = self._latest if index is None else index
-        return self._attend(layer, q, k, v, rope, options, sinks, self._latest)
+        return self._attend(layer, q, k, v, rope, options, sinks, self._latest, heads)
 
 
 class ScaledQueries:
@@ -125,11 +130,16 @@ class ScaledQueries:
         options: AttentionOptions,
         sinks: jax.Array | None,
         index: Index | None = None,
+        heads: LatentHeads | None = None,
     ) -> jax.Array:
         """As Attend says."""
         if layer in self._layers:
-            q = (q.astype(jnp.float32) * self._factors).astype(q.dtype)
-        return self._attend(layer, q, k, v, rope, options, sinks, index)
+            q = self._scaled(q)
+            heads = None if heads is None else heads._replace(q=self._scaled(heads.q))
+        return self._attend(layer, q, k, v, rope, options, sinks, index, heads)
+
+    def _scaled(self, q: jax.Array) -> jax.Array:
+        return (q.astype(jnp.float32) * self._factors).astype(q.dtype)
 
 
 class Attention(nnx.Module):

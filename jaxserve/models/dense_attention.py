@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxserve.models.indexer import Index
+from jaxserve.models.latent_heads import LatentHeads
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import Rotation, rotate
 
@@ -19,12 +20,13 @@ def dense_attend(
     options: AttentionOptions,
     sinks: jax.Array | None,
     index: Index | None = None,
+    heads: LatentHeads | None = None,
 ) -> jax.Array:
     """Causal attention over one sequence, or a window of one that has nothing before it, in float32; see `Attend`."""
     if rope is not None:
         q, k = rotate(q, rope), rotate(k, rope)
     v = k[..., : options.value_dim] if v is None else v
-    tokens, heads, head_dim = q.shape
+    tokens, num_heads, head_dim = q.shape
     k = k[..., :head_dim]
     grouped = q.reshape(tokens, k.shape[1], -1, head_dim).astype(jnp.float32)
     scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k.astype(jnp.float32)) * options.scale
@@ -43,7 +45,8 @@ def dense_attend(
         scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:3], 1))], axis=-1)
     weights = jax.nn.softmax(scores, axis=-1)[..., :tokens]
     attended = jnp.einsum("kgtu,ukd->tkgd", weights, v.astype(jnp.float32))
-    return attended.reshape(tokens, heads, v.shape[-1]).astype(q.dtype)
+    attended = attended.reshape(tokens, num_heads, v.shape[-1]).astype(q.dtype)
+    return attended if heads is None else heads.values(attended)
 
 
 def chosen(index: Index, seen: jax.Array) -> jax.Array:

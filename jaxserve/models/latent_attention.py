@@ -6,9 +6,10 @@ the latents themselves, as if to one KV head whose values are the beginnings of 
 cached behind the latent's, and every head attends to the tokens that it chooses alone. Layers that share what another one chose
 have zeros there.
 
-Prefill chunks are computed like decodes, in one program. Long prompts would be cheaper with keys and values made for each
-chunk: a query and a key then cost a head nope + rope + value multiplications and not 2 * kv_rank + rope (320 and not 1,088 in
-DeepSeek-V3), against kv_rank * (nope + value) for every cached token and head, at every chunk.
+For a chunk of many tokens it is cheaper to make keys and values of its row once: a query and a key then cost a head
+nope + rope + value multiplications and not 2 * kv_rank + rope (320 and not 1,088 in DeepSeek-V3), against
+kv_rank * (nope + value) for every cached token and head, at every chunk. That is the caller's `attend` to do, which is given
+what is needed for both (`LatentHeads`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from jaxserve.models.attention import Attend
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.indexer import LightningIndexer
 from jaxserve.models.latent import Latent
+from jaxserve.models.latent_heads import LatentHeads
 from jaxserve.models.norm import RMSNorm
 from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_rows
 from jaxserve.models.rope import rotate_pairs
@@ -80,13 +82,11 @@ class LatentAttention(nnx.Module):
             latents = jnp.concatenate([latents, index.keys], axis=1)
         q = project_columns(queries, self.query, None).reshape(tokens, self.heads, -1)
         q_nope, q_rope = jnp.split(q, (self.latent.nope_dim,), axis=2)
-        # Orders of operands and results that let XLA's CPU matmuls read the matrices as they lie.
-        absorbed = jnp.einsum("thn,hnr->htr", q_nope, self.key_up[...], preferred_element_type=jnp.float32)
-        q = jnp.concatenate([absorbed.swapaxes(0, 1).astype(x.dtype), _rotated(q_rope, rope)], axis=2)
+        q = jnp.concatenate([q_nope, _rotated(q_rope, rope)], axis=2)
+        heads = LatentHeads(q, self.key_up[...], self.value_up[...])
         k = jnp.broadcast_to(latents[:, None], (tokens, shards, latents.shape[1]))  # one a device
-        attended = attend(self.layer, q, k, None, None, self.options, None, index)
-        values = jnp.einsum("hvr,thr->hvt", self.value_up[...], attended, preferred_element_type=jnp.float32)
-        return project_rows(values.astype(x.dtype).transpose(2, 0, 1).reshape(tokens, shards, -1), self.out, None)
+        values = attend(self.layer, heads.absorbed(), k, None, None, self.options, None, index, heads)
+        return project_rows(values.reshape(tokens, shards, -1), self.out, None)
 
     def _down(self, x: Projected, rope: Rotation | None) -> tuple[Projected, jax.Array]:
         """x[T, E] to what queries are projected from, [T, query rank or E], and the key that heads share, [T, kv_rank + rope]."""

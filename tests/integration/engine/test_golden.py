@@ -65,3 +65,23 @@ def test_tensor_parallel(name, devices):
         sizes = [math.prod(map(int, shape.split(","))) for shape in gathered]
         cache = built.report.memory.kv_cache // 4
         assert all(size < cache // 8 for size in sizes), "a step gathers the cache"
+
+
+@pytest.mark.parametrize(("name", "devices"), [("deepseek-v2-lite", 1), ("deepseek-v3-groups", 2), ("glm4-lite", 1)])
+def test_long_prompts_over_latents(name, devices):
+    """Prompts of so many tokens that keys and values are made of their latents, alone and beside short ones and decodes."""
+    golden, ends = read_golden(name), 6
+    prompts = [prompt + tokens[:-ends] for prompt, tokens in zip(golden.prompts, golden.greedy, strict=True)]
+    wanted = [list(tokens[-ends:]) for tokens in golden.greedy]
+    prompts += golden.prompts[:4]
+    wanted += [list(tokens[:ends]) for tokens in golden.greedy[:4]]
+    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=160, max_model_len=160, tensor_parallel_size=devices)
+    params = SamplingParams(temperature=0.0, max_tokens=ends, ignore_eos=True)
+    assert run(built, prompts, params).tokens == wanted
+    few, theirs = prompts[::2], wanted[::2]
+    again = run(built, [*few, *few[::-1]], params)  # the second half behind what the prefix cache has
+    assert again.tokens == theirs + theirs[::-1]
+    assert again.scheduler.cache.hit_tokens > 0
+    assert isinstance(built.core.executor, LocalExecutor)
+    workspace = f"f32[1,41,2,{4 // devices},8,32]"  # the null page, those of the longest row, and of a step's tokens
+    assert any(workspace in text for text in built.core.executor.program_texts()), "no step makes keys and values"

@@ -20,6 +20,7 @@ from jaxserve.executor.cache_arrays import describe_cache
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.indexer import Index
+from jaxserve.models.latent_heads import LatentHeads
 from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
 from pallas_kernels.rotate_and_write import rotate
 from tests.golden.reading import TOLERANCE, check_greedy, forward, load, logits_of, read_golden
@@ -46,14 +47,23 @@ def rounded(x: jax.Array, kind: str) -> jax.Array:
 
 
 def rounded_attend(
-    kind: str, layer: int, q: Any, k: Any, v: Any, rope: Any, options: Any, sinks: Any, index: Index | None = None
+    kind: str,
+    layer: int,
+    q: Any,
+    k: Any,
+    v: Any,
+    rope: Any,
+    options: Any,
+    sinks: Any,
+    index: Index | None = None,
+    heads: LatentHeads | None = None,
 ) -> jax.Array:
     if index is not None:
         index = index._replace(keys=rounded(k, kind)[:, 0, q.shape[2] :])
     if rope is not None:
         q, k = rotate(q, rope), rotate(k, rope)
     values = None if v is None else rounded(v, kind)
-    return dense_attend(layer, q, rounded(k, kind), values, None, options, sinks, index)
+    return dense_attend(layer, q, rounded(k, kind), values, None, options, sinks, index, heads)
 
 
 def check(directory: Any, kind: str, prompts: list[list[int]], tokens: list[list[int]]) -> None:

@@ -68,10 +68,11 @@ def logits(decoder_config, params, tokens, attend):
     return decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), attend))
 
 
-def values_only(layer, q, k, v, rope, options, sinks, index=None):
+def values_only(layer, q, k, v, rope, options, sinks, index=None, heads=None):
     """A stand-in for attention that is local to a token."""
     v = k[..., : options.value_dim] if v is None else v
-    return jnp.repeat(v, q.shape[1] // v.shape[1], axis=1)
+    attended = jnp.repeat(v, q.shape[1] // v.shape[1], axis=1)
+    return attended if heads is None else heads.values(attended)
 
 
 @pytest.mark.parametrize("changes", CHOICES)
@@ -166,7 +167,7 @@ def test_dtypes_and_what_attend_sees(dtype):
     params = load_params("", decoder, make_mesh(1), dtype, load_format="dummy")
     calls = []
 
-    def attend(layer, q, k, v, rope, options, sinks, index=None):
+    def attend(layer, q, k, v, rope, options, sinks, index=None, heads=None):
         calls.append((layer, q.shape, k.shape, v.shape, options.window, options.soft_cap))
         assert q.dtype == k.dtype == v.dtype == jnp.dtype(dtype)
         assert options.scale == pytest.approx(6**-0.5)
@@ -248,7 +249,7 @@ def test_attend_rotates_what_is_not_normalised(qk_norm, left):
     """One kernel rotates and stores slices of a product; a norm between them is a kernel that rotates too."""
     decoder, seen = config(qk_norm=qk_norm), []
 
-    def attend(layer, q, k, v, rope, options, sinks, index=None):
+    def attend(layer, q, k, v, rope, options, sinks, index=None, heads=None):
         seen.append(rope is not None)
         return values_only(layer, q, k, v, rope, options, sinks)
 
@@ -260,7 +261,7 @@ def test_attend_rotates_what_is_not_normalised(qk_norm, left):
 def test_sinks_are_a_logit_a_head(shards):
     decoder, seen = config(sinks=True), []
 
-    def attend(layer, q, k, v, rope, options, sinks, index=None):
+    def attend(layer, q, k, v, rope, options, sinks, index=None, heads=None):
         seen.append(sinks.shape)
         return values_only(layer, q, k, v, rope, options, sinks)
 
