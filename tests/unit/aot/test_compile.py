@@ -275,9 +275,12 @@ def test_fp8_is_refused_for_gpus_that_do_not_multiply_it(checkpoint: str) -> Non
 
 @needs_plugin
 def test_latent_attention_and_experts_on_eight_gpus(tmp_path: Path) -> None:
-    """As for other models: two all-reduces a layer and nothing else, and neither weights nor the cache are copied."""
-    (tmp_path / "config.json").write_text(json.dumps(LATENT))
-    (step,) = compiled(str(tmp_path), 8, ep=2, rows="none", tokens="64").steps
+    """As for other models: two all-reduces a layer and nothing else, and neither weights nor the cache are copied.
+
+    Rows of 192 tokens have a part of the step of their own, with keys and values made of their latents.
+    """
+    (tmp_path / "config.json").write_text(json.dumps(LATENT | {"vocab_size": 8000}))
+    (step,) = compiled(str(tmp_path), 8, ep=2, rows="none", tokens="256").steps
     assert step.facts.activation_all_reduces == 2 * LAYERS + 1
     assert step.facts.weight_copies == step.facts.cache_copies == ()
     assert step.state_in_place
