@@ -10,7 +10,7 @@ from typing import Any
 from jaxserve.chat_parsing.lark import Lark, one_of
 from jaxserve.chat_parsing.patterns import shortest_text
 from jaxserve.chat_parsing.template import Field
-from jaxserve.chat_parsing.tools import Schema, Tool, listed, mapped, resolve, types_of
+from jaxserve.chat_parsing.tools import JSON_TYPES, Schema, Tool, listed, mapped, resolve, types_of
 from jaxserve.chat_parsing.writing import CallText
 from jaxserve.errors import InvalidRequestError
 
@@ -18,6 +18,7 @@ _PLAIN_KEY = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123
 _QUOTED = r"""/'([^'\\\x00-\x1f]|\\['\\nrt])*'/"""
 _TAG_KEY = re.compile(r"[^<>\s\"]([^<>\r\n\"]*[^<>\s\"])?")
 _DEFINITIONS = ("$defs", "definitions")
+_IS_TEXT = "{text}"
 _ANY_KEY = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 _NO_CONTAINER = r"\s*([^\s{\[](?s:.*))?"  # text that nobody reads as an object or a list of JSON
 
@@ -54,6 +55,10 @@ def _is_open(schema: Schema) -> bool:
 def _any_arguments(lark: Lark, field: Field, text: CallText) -> str:
     """Any number of arguments, each with a text of its own, of any names and values."""
     before, between, after = re.split(r"\{key\}|\{value\}", text.parameter)
+    if _IS_TEXT in between:
+        opening = f"{lark.literal(before)} {_ANY_KEY}"
+        said = (f"{opening} {value}" for value in _said_values(lark, field, between, after, {}, {}))
+        return f"{lark.rule('argument', one_of(said))}*"
     named = f"{lark.literal(before)} {_ANY_KEY} {lark.literal(between)}"
     if field.kind == "python-calls":
         one = lark.rule("argument", f"{named} {lark.json({})}")
@@ -72,6 +77,22 @@ def _tag_value(lark: Lark, field: Field, text: CallText, after: str, schema: Sch
     if not containers:
         return plain
     return f"({plain} | {lark.json({**_with_definitions(schema, root), 'type': containers})} {lark.literal(after)})"
+
+
+def _said_values(lark: Lark, field: Field, before: str, after: str, schema: Schema, root: Schema) -> Iterator[str]:
+    """Values with the end of their opening tag, which says whether they are strings, and the closing one."""
+    opening = {is_text: lark.literal(before.replace(_IS_TEXT, json.dumps(is_text))) for is_text in (True, False)}
+    if choices := _choices(resolve(schema, root)):
+        for choice in choices:
+            text = choice if isinstance(choice, str) else json.dumps(choice)
+            yield f"{opening[isinstance(choice, str)]} {lark.literal(f'{text}{after}')}"
+        return
+    types = types_of(schema, root) or JSON_TYPES
+    if "string" in types:
+        closing = (shortest_text(field.options["tag_pattern"]) or "").partition("{value}")[2].strip()
+        yield f"{opening[True]} {lark.until(closing, after, _lengths(resolve(schema, root)))}"
+    if others := [name for name in types if name != "string"]:
+        yield f"{opening[False]} {lark.json({**_with_definitions(schema, root), 'type': others})} {lark.literal(after)}"
 
 
 def _properties(tool: Tool) -> list[tuple[str, Schema]]:
@@ -97,6 +118,8 @@ def _parameter(lark: Lark, field: Field, text: CallText, tool: Tool, key: str, s
     if not (key.isidentifier() if field.kind == "python-calls" else _TAG_KEY.fullmatch(key)):
         raise InvalidRequestError(f"{tool.name} has a parameter {key!r:.80}, which this model cannot name", param="tools")
     before, _, after = text.parameter.replace("{key}", key).partition("{value}")
+    if _IS_TEXT in before:
+        return lark.rule("argument", one_of(_said_values(lark, field, before, after, schema, tool.parameters)))
     plain = resolve(schema, tool.parameters)
     types = types_of(schema, tool.parameters)
     if field.kind == "python-calls":
@@ -183,7 +206,7 @@ class _Dialect:
             yield from map(self.value, nested)
             return
         types = types_of(schema, self._root)
-        for name in types or ("string", "number", "boolean", "null", "array", "object"):
+        for name in types or JSON_TYPES:
             yield self._of_type(name, schema)
 
     def _of_type(self, name: str, schema: Schema) -> str:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-ANY = "/(?s:.*)/"
+ANY_TEXT = "(?s:.*)"
+ANY = f"/{ANY_TEXT}/"
 
 
 class Lark:
@@ -60,9 +61,9 @@ class Lark:
         found = self._cuts.match(text)
         return found is not None and bool(found[0])
 
-    def text_without(self, markers: Iterable[str], also: Sequence[str] = ()) -> str:
-        """Text that has none of the markers in it, and is of each of the patterns `also`."""
-        patterns = [ANY, *(f"/{pattern}/" for pattern in also)]
+    def text_without(self, markers: Iterable[str], also: Sequence[str] = (), end: str = "") -> str:
+        """Text that has none of the markers in it, and is of each of the patterns `also` but for its end, which is given."""
+        patterns = [f"/{pattern}{escaped(end)}/" for pattern in (ANY_TEXT, *also)]
         if excluded := [escaped(marker) for marker in dict.fromkeys(markers) if marker]:
             patterns.append(f"~/(?s:.*)({'|'.join(excluded)})(?s:.*)/")
         return self.rule("TEXT", " & ".join(patterns))
@@ -73,9 +74,12 @@ class Lark:
         The text is of the patterns `also`, and has none of the texts `without` in it.
         """
         ending = ending or marker
-        text = self.text_without([marker, *without], also)
         if self._cuts.search(marker):
-            return f"{text} {self.literal(ending.lstrip())}"
+            # A lexeme takes all the text that it can: what the ending has before its special token is the end of the lexeme.
+            plain, *rest = self._cuts.split(ending.lstrip())
+            text = self.text_without([marker, *without], also, end=plain)
+            return f"{text} {self.literal(''.join(rest))}"
+        text = self.text_without([marker, *without], also)
         return self.rule("until", f"{text} {json.dumps(ending, ensure_ascii=False)}", "[lazy]")
 
     def anything(self, without: Collection[str]) -> str:

@@ -43,7 +43,8 @@ class TagsReader(CallReader):
     """A region of tags, one for each argument of the call that its opening marker names.
 
     The text of an argument that its tool calls a string is written as it comes; other values when they are whole. Where
-    the tool does not say, a value is what `value_parser` of the template makes of it.
+    the tool does not say, a value is what `value_parser` of the template makes of it. A group `text` of the tag's pattern
+    tells strings from what else the tool allows.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class TagsReader(CallReader):
         if found is None or found.partial:
             return False
         tool, key = self._sink.tool(self._name), found["key"]
-        self._types = () if tool is None else types_of(tool.property_schema(key), tool.parameters)
+        types = () if tool is None else types_of(tool.property_schema(key), tool.parameters)
+        self._types = _said(types, found.groupdict())
         self._is_text = self._types == ("string",)
         self._sink.arguments(f"{self._separator}{_json(key)}: " + ('"' if self._is_text else ""))
         self._separator = ", "
@@ -122,6 +124,14 @@ class TagsReader(CallReader):
         while found is not None and not found.partial and not self._is_text and _ends_in_string(self._buffer[: found.start()]):
             found = self._pattern.tail.search(self._buffer, found.end(), partial=True)
         return found
+
+
+def _said(types: tuple[str, ...], groups: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Of the types that a tool allows, those that the tag says; all of them if it says none of these."""
+    if "text" not in groups:
+        return types
+    is_text = groups["text"] is not None
+    return tuple(name for name in types if (name == "string") == is_text) or types or (("string",) if is_text else ())
 
 
 def _ends_in_string(text: str) -> bool:

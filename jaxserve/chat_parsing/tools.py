@@ -13,6 +13,7 @@ from typing import Any
 from jaxserve.errors import InvalidRequestError
 
 Schema = Mapping[str, Any]
+JSON_TYPES = ("string", "number", "boolean", "null", "array", "object")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _NOTHING = object()
 _MAX_REFERENCES = 16

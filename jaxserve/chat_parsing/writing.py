@@ -14,7 +14,8 @@ class CallText:
     """The text of calls: `begin`, a `call`, `between` and a call any number of times, `end`.
 
     Slots: ``{name}``, ``{arguments}``, ``{index}`` (a number), ``{id}``, ``{space}`` (there may be one); in `parameter`,
-    one of the arguments where each has a text of its own, ``{key}`` and ``{value}``.
+    one of the arguments where each has a text of its own, ``{key}`` and ``{value}``, and ``{text}``: whether the value is a
+    string, true or false.
 
     Attributes:
         trigger: the text, in what the model says, with which calls begin; empty if there is none.

@@ -212,13 +212,11 @@ def _check_uncached(config: EngineConfig) -> None:
 
 def _check_recurrent(config: EngineConfig) -> None:
     """Raise ConfigError for what a model with recurrent states cannot have."""
-    asked = {
-        "swap_space": (config.cache.swap_space > 0, "moves pages of every layer to the host"),
-        "deterministic": (config.kernels.deterministic, "is not known to hold for chunks of them"),
-    }
-    for name, (wanted, reason) in asked.items():
-        if wanted:
-            raise ConfigError(f"{name} {reason}, and this model has layers with recurrent states", param=name)
+    if config.cache.swap_space > 0:
+        raise ConfigError(
+            "swap_space moves pages of every layer to the host, and this model has layers with recurrent states",
+            param="swap_space",
+        )
 
 
 def state_places(config: EngineConfig) -> StatePlaces:

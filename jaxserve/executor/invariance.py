@@ -4,8 +4,9 @@ Not on the other rows of a step, on how its prompt was cut into chunks, on what 
 step was padded to. It is so by construction: a row's numbers are added in one order, whatever the shape of the step.
 
 On a CPU the native kernels add a row's numbers in one order however many rows there are. What is left to XLA is elementwise, or
-sums within a row (norms, softmax, log-probabilities). Those it gives to a library where an array is large, and adds in an order
-of its own where it is small, so that they depend on the bucket. Here it always adds itself.
+sums within a row (norms, softmax, log-probabilities) or over a token's neighbours (convolutions). Sums within a row it gives to a
+library where an array is large, and adds in an order of its own where it is small, so that they depend on the bucket. Here it
+always adds itself.
 
 On a GPU cuBLASLt chooses among its kernels by the number of rows, and attention cuts a row's keys where the others leave room.
 Here all steps have one shape and are one program, each row's keys are read by one thread block from first to last, and no
@@ -66,7 +67,10 @@ def invariant_kernels(kernels: Kernels, device: jax.Device) -> Kernels:
 def require_invariant(config: DecoderConfig, mesh: Mesh, options: ExecutorOptions) -> None:
     """Raise ConfigError, with all reasons, where a token's logits may depend on what else is in the step."""
     device = mesh.devices.flat[0]
-    reasons = [*_of_any(config, mesh, options), *(_of_gpus(device, options) if is_gpu(device) else _of_cpus(config, options))]
+    reasons = [
+        *_of_any(config, mesh, options),
+        *(_of_gpus(config, device, options) if is_gpu(device) else _of_cpus(config, options)),
+    ]
     if reasons:
         raise ConfigError(f"{NAME} cannot be promised: {'; '.join(reasons)}", param=NAME)
 
@@ -93,10 +97,12 @@ def _of_cpus(config: DecoderConfig, options: ExecutorOptions) -> Iterator[str]:
         yield "XLA multiplies the biases of experts"
 
 
-def _of_gpus(device: jax.Device, options: ExecutorOptions) -> Iterator[str]:
+def _of_gpus(config: DecoderConfig, device: jax.Device, options: ExecutorOptions) -> Iterator[str]:
     """Steps of one shape, and attention by a kernel that has only Hoppers."""
     if (reason := hopper.runs_on(Target.of(device))) is not None:
         yield f"attention has no kernel for it: {reason}"
+    if config.recurrent is not None:
+        yield "layers with recurrent states compute long rows another way than short ones"
     if options.max_num_batched_tokens <= options.max_num_seqs:
         yield (
             f"every step has max_num_batched_tokens, {options.max_num_batched_tokens}, which must be more than max_num_seqs,"

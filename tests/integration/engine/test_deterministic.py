@@ -21,6 +21,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixture-int4": ("qwen3-moe-some", {"dtype": "bfloat16", "quantization": "int4"}),
     "mixture-int8": ("qwen3-moe-some", {"dtype": "bfloat16", "quantization": "int8", "kv_cache_dtype": "int8"}),
     "mixture-shared-float32": ("qwen2-moe-shared", {"dtype": "float32"}),
+    "delta-net-bfloat16": ("qwen3-next-kinds", {"dtype": "bfloat16"}),
+    "state-space-float32": ("nemotron-h-dense", {"dtype": "float32"}),
+    "convolutions-int8": ("lfm2-conv", {"dtype": "bfloat16", "quantization": "int8"}),
     "caps-w8a8": ("gemma2-caps", {"dtype": "bfloat16", "quantization": "w8a8", "kv_cache_dtype": "fp8"}),
 }
 SCHEDULES: dict[str, dict[str, Any]] = {

@@ -116,7 +116,6 @@ def test_drafts(name, draft, monkeypatch):
     ("settings", "message"),
     [
         ({"swap_space": 0.1}, "swap_space moves pages of every layer to the host, and this model has layers with recurrent"),
-        ({"deterministic": True}, "deterministic is not known to hold"),
         ({"state_snapshots": -1}, "state_snapshots must be at least 0"),
         ({"state_snapshot_interval": 0}, "state_snapshot_interval must be at least 1"),
         ({"tensor_parallel_size": 4}, "linear_num_key_heads"),

@@ -98,7 +98,7 @@ def walk(
             step = [int(chance.choice(list(allowed)))]
         assert matcher.consume_tokens(step)
         tokens += step
-    return vocabulary.text(tokens), False
+    return vocabulary.text(tokens, ended=False), False
 
 
 @pytest.mark.parametrize("parallel", [True, False])

@@ -79,6 +79,17 @@ CALLS = {
     "kimi_k2": "<|tool_calls_section_begin|>"
     '<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}'
     "<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    "deepseek_v32": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
+    '<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="unit" string="true">celsius</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+    '<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+    "lfm2": "<|tool_call_start|>[get_weather(city='Paris', days=3), now()]<|tool_call_end|>",
+    "nemotron_json": '<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Paris"}}, '
+    '{"name": "now", "arguments": {}}]</TOOLCALL>',
+    "cohere_command3": "<|START_ACTION|>[\n"
+    '    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}},\n'
+    '    {"tool_call_id": "1", "tool_name": "now", "parameters": {}}\n]<|END_ACTION|>',
     "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n</invoke>\n'
     '<invoke name="now">\n</invoke>\n</minimax:tool_call>',
     "olmo3": "<function_calls>\nget_weather(city='Paris', unit=\"celsius\", days=3)\nnow()\n</function_calls>",

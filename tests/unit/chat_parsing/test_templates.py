@@ -113,6 +113,10 @@ SHOWN = {  # what tells the chat template of a family, and the parsers it stands
     "<|tool_calls_section_begin|> </think>": ("kimi_k2", "kimi_k2"),
     "<minimax:tool_call> </think>": ("minimax_m2", "minimax_m2"),
     "<function_calls> </think>": ("olmo3", "olmo3"),
+    "<｜DSML｜function_calls> <think></think>": ("deepseek_v32", "deepseek_v3"),
+    "<|tool_call_start|>[f()]": ("lfm2", None),
+    "<TOOLCALL>[]</TOOLCALL> </think>": ("nemotron_json", "nemotron_nano_v2"),
+    "<|START_ACTION|>[] <|END_THINKING|>": ("cohere_command3", "cohere_command3"),
     "{{ '<think>' }} </think>": (None, "qwen3"),
     "{{ message.content }}": (None, None),
 }

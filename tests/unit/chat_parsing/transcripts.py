@@ -290,6 +290,62 @@ TRANSCRIPTS = [
         "[get_weather(city='Paris', days=3), now()]",
         Message(None, None, (weather('{"city":"Paris", "days":3}'), ToolCall("now", "{}"))),
     ),
+    Transcript(
+        "deepseek_v32",
+        "I look.\n</think>\n\nOne moment.\n\n<｜DSML｜function_calls>\n"
+        '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Paris "x"</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="write-file">\n<｜DSML｜parameter name="text" string="true">12</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="flags" string="false">["</｜DSML｜parameter>"]</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="force" string="false">null</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="unknown" string="true">7</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="other" string="false">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+        Message(
+            "I look.",
+            "One moment.",
+            (
+                weather('{"city": "Paris \\"x\\"", "days": 3}'),
+                ToolCall(
+                    "write-file",
+                    '{"text": "12", "flags": ["</｜DSML｜parameter>"], "force": null, "unknown": "7", "other": 7}',
+                ),
+                ToolCall("now", "{}"),
+            ),
+        ),
+        "deepseek_r1",
+        "<｜User｜>Hi<｜Assistant｜><think>\n",
+    ),
+    Transcript(
+        "lfm2",
+        'Checking.<|tool_call_start|>[get_weather(city="L\'Aquila", days=3), now()]<|tool_call_end|>',
+        Message(None, "Checking.", (weather('{"city":"L\'Aquila", "days":3}'), ToolCall("now", "{}"))),
+        prompt="<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    Transcript(
+        "nemotron_json",
+        'I call.\n</think>\n\n<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "</TOOLCALL>"}}, '
+        '{"name": "now", "arguments": {}}]</TOOLCALL>',
+        Message("I call.", None, (weather('{"city": "</TOOLCALL>"}'), ToolCall("now", "{}"))),
+        "nemotron_nano_v2",
+        "<SPECIAL_11>Assistant\n<think>\n",
+    ),
+    Transcript(
+        "cohere_command3",
+        "<|START_THINKING|>I will look it up.<|END_THINKING|><|START_ACTION|>[\n"
+        '    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}},\n'
+        '    {"tool_call_id": "1", "tool_name": "now", "parameters": {}}\n]<|END_ACTION|>',
+        Message("I will look it up.", None, (weather('{"city": "Paris"}', "0"), ToolCall("now", "{}", "1"))),
+        "cohere_command3",
+        "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+    ),
+    Transcript(
+        "cohere_command4",
+        "Short.<|END_THINKING|><|START_TEXT|>It is sunny.<|END_TEXT|>",
+        Message("Short.", "It is sunny."),
+        "cohere_command4",
+        "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_THINKING|>",
+    ),
     Transcript("pythonic", "[1, 2] is a list", Message(None, "[1, 2] is a list")),
 ]
 

@@ -18,6 +18,8 @@ MARKUP = [
     "<|channel>", "<channel|>", '<|"|>', "<start_function_call>", "<end_function_call>", "<escape>", "<arg_key>",
     "</arg_key>", "<arg_value>", "</arg_value>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
     "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>", "<minimax:tool_call>",
+    "｜DSML｜", "<|tool_call_start|>", "<TOOLCALL>", "</TOOLCALL>", "<|START_ACTION|>", "<|END_ACTION|>", "<|START_THINKING|>",
+    "<|END_THINKING|>", "<|START_TEXT|>", "<|END_TEXT|>",
     "</minimax:tool_call>", "<seed:tool_call>", "</seed:tool_call>", "<seed:think>", "</seed:think>",
 ]  # fmt: skip
 
@@ -32,9 +34,9 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def text(self, tokens: list[int]) -> str:
-        """With the special tokens in it."""
-        return b"".join(map(self.bytes_of, tokens)).decode()
+    def text(self, tokens: list[int], *, ended: bool = True) -> str:
+        """With the special tokens in it; without half a character at the end, which there may be if it has not ended."""
+        return b"".join(map(self.bytes_of, tokens)).decode(errors="strict" if ended else "ignore")
 
     def bytes_of(self, token: int) -> bytes:
         name = next((name for name, number in self.special.items() if number == token), None)
