@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 
@@ -64,11 +63,9 @@ class CallsGrammar:
         if not text.trigger:
             answer = lark.rule("ANSWER", f"{ANY} & ~/({text.unmarked})(?s:.*)/")
             return f"({answer} | {self.calls()})"
-        plain = lark.text_without(call_markers(self._field, text))
-        if lark.begins_special(text.trigger):
-            head = f"{plain} {lark.literal(text.trigger)}"
-        else:
-            head = lark.rule("head", f"{plain} {json.dumps(text.trigger, ensure_ascii=False)}", "[lazy]")
+        markers = call_markers(self._field, text)
+        plain = lark.text_without(markers)
+        head = lark.until(text.trigger, without=markers)
         calls = f"{head} {self.calls(without=text.trigger)}"
         return f"({plain} | {calls})" if self._between is None else f"({calls})* {plain}"
 

@@ -57,10 +57,6 @@ class Lark:
     def _piece(self, text: str) -> str:
         return f"<[{self._special[text]}]>" if text in self._special else json.dumps(text, ensure_ascii=False)
 
-    def begins_special(self, text: str) -> bool:
-        found = self._cuts.match(text)
-        return found is not None and bool(found[0])
-
     def text_without(self, markers: Iterable[str], also: Sequence[str] = (), end: str = "") -> str:
         """Text that has none of the markers in it, and is of each of the patterns `also` but for its end, which is given."""
         patterns = [f"/{pattern}{escaped(end)}/" for pattern in (ANY_TEXT, *also)]

@@ -10,7 +10,8 @@ from typing import Any
 
 import regex
 
-from jaxserve.chat_parsing.families import FAMILIES, Family
+from jaxserve.chat_parsing.families import FAMILIES
+from jaxserve.chat_parsing.family import Family
 from jaxserve.chat_parsing.template import ResponseTemplate, load_template
 from jaxserve.config.fields import ModelConfig
 from jaxserve.errors import CheckpointError, ConfigError

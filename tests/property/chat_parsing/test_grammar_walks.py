@@ -21,7 +21,8 @@ from jaxserve.chat_parsing import (
     read_tools,
     response_grammar,
 )
-from jaxserve.chat_parsing.families import FAMILIES, Family
+from jaxserve.chat_parsing.families import FAMILIES
+from jaxserve.chat_parsing.family import Family
 from jaxserve.chat_parsing.writing import call_text
 from jaxserve.grammar.source import json_options
 from tests.unit.chat_parsing.transcripts import TOOLS

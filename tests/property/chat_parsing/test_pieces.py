@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxserve.chat_parsing import ChatParser, collect, load_template, parse, read_tools
-from jaxserve.chat_parsing.families import FAMILIES, HERMES, Family
+from jaxserve.chat_parsing.families import FAMILIES, HERMES
+from jaxserve.chat_parsing.family import Family
 from tests.unit.chat_parsing.transcripts import TOOLS, TRANSCRIPTS, template_of
 
 TOOL_SET = read_tools(TOOLS)
