@@ -22,6 +22,7 @@ O200K = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+TEKKEN = O200K.replace(_SUFFIX, "").replace(r"\p{N}{1,3}", r"\p{N}")
 DEEPSEEK3 = (
     r"\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",
@@ -71,6 +72,12 @@ def _byte_level_bpe(**choices: Any) -> tuple[Json, int]:
     vocab = {token: i for i, token in enumerate(dict.fromkeys([*sorted(pre_tokenizers.ByteLevel.alphabet()), *tokens]))}
     model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": ""}
     return {**model, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": merges, **choices}, len(vocab)
+
+
+def _behind(names: tuple[str, ...], model: Json, size: int) -> tuple[Json, int]:
+    """A model whose tokens come behind these."""
+    first = {name: i for i, name in enumerate(names)}
+    return {**model, "vocab": first | {token: i + len(names) for token, i in model["vocab"].items()}}, size + len(names)
 
 
 def _byte_fallback_bpe(*specials: str) -> tuple[Json, int]:
@@ -278,6 +285,54 @@ def _olmo2(folder: Path) -> None:
     _save(folder, tokenizer, {**named, "add_bos_token": True, "add_eos_token": True})
 
 
+def _cohere(folder: Path) -> None:
+    """Command R and Command A: texts are composed, digits alone, GPT-2's own pattern, and special tokens before all others."""
+    names = ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<EOS_TOKEN>", "<EOP_TOKEN>")
+    model, size = _behind(names, *_byte_level_bpe())
+    turns = ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>")
+    tokenizer = {
+        "added_tokens": [*_added(0, *names), *_added(size, *turns, special=False)],
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": _sequence("pretokenizers", {"type": "Digits", "individual_digits": True}, _bytes(use_regex=True)),
+        "post_processor": _begin("<BOS_TOKEN>", 5),
+        "decoder": _bytes(use_regex=True),
+        "model": model,
+    }
+    named = {"bos_token": "<BOS_TOKEN>", "eos_token": turns[1], "pad_token": "<PAD>", "unk_token": None}
+    _save(folder, tokenizer, {**named, "add_bos_token": True, "add_eos_token": False})
+
+
+def _tekken(folder: Path) -> None:
+    """Ministral 3 and Nemotron-H: words by case and single digits, special tokens before all others."""
+    names = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]")
+    model, _ = _behind(names, *_byte_level_bpe(ignore_merges=True))
+    tokenizer = {
+        "added_tokens": _added(0, *names),
+        "normalizer": None,
+        "pre_tokenizer": _sequence("pretokenizers", _split(TEKKEN), _bytes()),
+        "post_processor": _begin("<s>", 1),
+        "decoder": _bytes(use_regex=True),
+        "model": model,
+    }
+    _save(folder, tokenizer, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
+
+
+def _glm4(folder: Path) -> None:
+    """GLM-4 to 5: Llama 3's pattern; no token begins a text, the chat template writes those that begin a conversation."""
+    model, size = _byte_level_bpe(ignore_merges=True)
+    names = ("<|endoftext|>", "[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|observation|>")
+    tokenizer = {
+        "added_tokens": [*_added(size, *names), *_added(size + len(names), "<think>", "<tool_call>", special=False)],
+        "normalizer": None,
+        "pre_tokenizer": _sequence("pretokenizers", _split(LLAMA3), _bytes()),
+        "post_processor": _bytes(trim_offsets=False),
+        "decoder": _bytes(use_regex=True),
+        "model": model,
+    }
+    config = {"eos_token": names[0], "pad_token": names[0], "additional_special_tokens": list(names)}
+    _save(folder, tokenizer, {**config, "clean_up_tokenization_spaces": False})
+
+
 FAMILIES: dict[str, Callable[[Path], None]] = {
     "llama3": _llama3,
     "qwen": _qwen,
@@ -289,6 +344,9 @@ FAMILIES: dict[str, Callable[[Path], None]] = {
     "mixtral": _mixtral,
     "gemma": _gemma,
     "olmo2": _olmo2,
+    "cohere": _cohere,
+    "tekken": _tekken,
+    "glm4": _glm4,
 }
 OF_MODEL_TYPE = {
     "llama": "llama3",
@@ -310,6 +368,18 @@ OF_MODEL_TYPE = {
     "gpt_oss": "o200k",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek3",
+    "cohere2": "cohere",
+    "glm": "glm4",
+    "glm4": "glm4",
+    "glm4_moe": "glm4",
+    "glm4_moe_lite": "glm4",
+    "glm_moe_dsa": "glm4",
+    "deepseek_v32": "deepseek3",
+    "llama4_text": "llama3",
+    "ministral3": "tekken",
+    "nemotron_h": "tekken",
+    "lfm2": "llama3",
+    "lfm2_moe": "llama3",
 }
 """Which of FAMILIES the published checkpoints of a `model_type` have."""
 TEXTS = (
