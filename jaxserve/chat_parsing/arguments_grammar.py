@@ -57,7 +57,7 @@ def _any_arguments(lark: Lark, field: Field, text: CallText) -> str:
     before, between, after = re.split(r"\{key\}|\{value\}", text.parameter)
     if _IS_TEXT in between:
         opening = f"{lark.literal(before)} {_ANY_KEY}"
-        said = (f"{opening} {value}" for value in _said_values(lark, field, between, after, {}, {}))
+        said = (f"{opening} {value}" for value in _said_values(lark, _closing(field, text), between, after, {}, {}))
         return f"{lark.rule('argument', one_of(said))}*"
     named = f"{lark.literal(before)} {_ANY_KEY} {lark.literal(between)}"
     if field.kind == "python-calls":
@@ -68,7 +68,7 @@ def _any_arguments(lark: Lark, field: Field, text: CallText) -> str:
 
 def _tag_value(lark: Lark, field: Field, text: CallText, after: str, schema: Schema, root: Schema) -> str:
     """A text up to the end of its tag; where it may be something else than a string, a list or an object, too."""
-    closing = (shortest_text(field.options["tag_pattern"]) or text.parameter).partition("{value}")[2].strip()
+    closing = _closing(field, text)
     types = types_of(schema, root)
     if types == ("string",):
         return lark.until(closing, after, _lengths(resolve(schema, root)))
@@ -79,7 +79,12 @@ def _tag_value(lark: Lark, field: Field, text: CallText, after: str, schema: Sch
     return f"({plain} | {lark.json({**_with_definitions(schema, root), 'type': containers})} {lark.literal(after)})"
 
 
-def _said_values(lark: Lark, field: Field, before: str, after: str, schema: Schema, root: Schema) -> Iterator[str]:
+def _closing(field: Field, text: CallText) -> str:
+    """What ends a tag's value, as short as it can be."""
+    return (shortest_text(field.options["tag_pattern"]) or text.parameter).partition("{value}")[2].strip()
+
+
+def _said_values(lark: Lark, closing: str, before: str, after: str, schema: Schema, root: Schema) -> Iterator[str]:
     """Values with the end of their opening tag, which says whether they are strings, and the closing one."""
     opening = {is_text: lark.literal(before.replace(_IS_TEXT, json.dumps(is_text))) for is_text in (True, False)}
     if choices := _choices(resolve(schema, root)):
@@ -89,7 +94,6 @@ def _said_values(lark: Lark, field: Field, before: str, after: str, schema: Sche
         return
     types = types_of(schema, root) or JSON_TYPES
     if "string" in types:
-        closing = (shortest_text(field.options["tag_pattern"]) or "").partition("{value}")[2].strip()
         yield f"{opening[True]} {lark.until(closing, after, _lengths(resolve(schema, root)))}"
     if others := [name for name in types if name != "string"]:
         yield f"{opening[False]} {lark.json({**_with_definitions(schema, root), 'type': others})} {lark.literal(after)}"
@@ -119,7 +123,8 @@ def _parameter(lark: Lark, field: Field, text: CallText, tool: Tool, key: str, s
         raise InvalidRequestError(f"{tool.name} has a parameter {key!r:.80}, which this model cannot name", param="tools")
     before, _, after = text.parameter.replace("{key}", key).partition("{value}")
     if _IS_TEXT in before:
-        return lark.rule("argument", one_of(_said_values(lark, field, before, after, schema, tool.parameters)))
+        said = _said_values(lark, _closing(field, text), before, after, schema, tool.parameters)
+        return lark.rule("argument", one_of(said))
     plain = resolve(schema, tool.parameters)
     types = types_of(schema, tool.parameters)
     if field.kind == "python-calls":

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -301,16 +301,21 @@ def test_others_end_as_they_do_where_a_client_is_told_to_leave(server: Process) 
 
 
 def test_versions_of_the_weights_and_what_an_update_cuts_off(server: Process, folder: Path) -> None:
-    """One stream follows the other until the update is there: one of them it cuts off, however long it takes to load."""
-    ended = []
-    with client(server) as http, client(server, "admin") as admin, ThreadPoolExecutor(1) as threads:
+    """Streams follow each other, two at a time, until the update is there: it cuts off what runs, however long it loads."""
+
+    def streams(updating: Future[httpx.Response]) -> Iterator[dict[str, Any]]:
+        with client(server) as own:
+            while not updating.done():
+                yield streamed(own, max_tokens=CONTEXT - 10, ignore_eos=True)[-1]["choices"][0]
+
+    with client(server) as http, client(server, "admin") as admin, ThreadPoolExecutor(3) as threads:
         update = {"update_info": {"path": str(folder / "tiny"), "mode": "abort", "weight_version": "v1"}}
         updating = threads.submit(admin.post, "/update_weights", json=update)
-        while not updating.done():
-            ended.append(streamed(http, max_tokens=CONTEXT - 10, ignore_eos=True)[-1]["choices"][0])
+        both = [threads.submit(lambda: list(streams(updating))) for _ in range(2)]
+        cut = [last for one in both for last in one.result() if last["finish_reason"] == "abort"]
         assert updating.result().status_code == 200
-        (cut,) = (last for last in ended if last["finish_reason"] == "abort")
-        assert {one["version"] for one in cut.get("weight_versions", [])} <= {"default"}
+        assert cut
+        assert {version["version"] for last in cut for version in last.get("weight_versions", [])} <= {"default"}
         (choice,) = generate(http)["choices"]
         assert choice["weight_versions"] == [{"version": "v1", "start": 0, "end": len(choice["token_ids"])}]
 
