@@ -38,7 +38,7 @@ def absorbed(heads: LatentHeads, pages: jax.Array, *rows: jax.Array) -> jax.Arra
 
 
 def expanded(num_pages: int, heads: LatentHeads, pages: jax.Array, *rows: jax.Array) -> jax.Array:
-    at_once = heads_at_once(HEADS, 2 * (NOPE + ROTATED) * 2, num_pages * PAGE)
+    at_once = heads_at_once(heads, num_pages * PAGE)
     return expanded_attention(*heads, pages, *rows, layer=0, options=OPTIONS, num_pages=num_pages, heads_at_once=at_once)
 
 

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 
 from jaxserve.models.latent_heads import LatentHeads
 from jaxserve.step.batch import DeviceBatch
-from pallas_kernels.expanded_attention import pages_needed
+from pallas_kernels.expanded_attention import head_dim, pages_needed
 from pallas_kernels.ragged_paged_attention.query_tiles import Rows, token_rows
 
 WORKSPACE_BYTES = 256 * 2**20
-"""Of keys and values that are made at once, a device."""
+"""Of keys and values that are made at once, a device; rows that do not fit with one head attend to latents."""
 
 
 class Part(NamedTuple):
@@ -70,7 +70,8 @@ class Split(NamedTuple):
         if worth is None or tokens < worth:
             return None
         rows = Rows(*(jnp.asarray(array) for array in (batch.page_table[group], batch.query_start, batch.kv_length)))
-        num_pages = rows.page_table.shape[1] + -(-tokens // page_size)  # of the longest row, and a step's prompts
+        most = WORKSPACE_BYTES // (page_size * token_bytes(heads))
+        num_pages = min(most, rows.page_table.shape[1] + -(-tokens // page_size))  # of the longest row, and a step's prompts
         long = rows.counts >= worth
         long &= jnp.cumsum(jnp.where(long, pages_needed(rows, page_size), 0)) <= num_pages
         row = token_rows(rows, jnp.arange(tokens, dtype=jnp.int32))[0]
@@ -92,7 +93,13 @@ def expanded_from(heads: LatentHeads) -> int | None:
     return None if absorbed <= expanded else -(-3 * rank * made // (2 * (absorbed - expanded)))
 
 
-def heads_at_once(heads: int, token_bytes: int, tokens: int) -> int:
-    """Of so many heads on a device, those whose keys and values of so many tokens fit the workspace; at least one."""
-    fit = max(1, WORKSPACE_BYTES // (token_bytes * tokens))
-    return next(count for count in range(min(fit, heads), 0, -1) if heads % count == 0)
+def token_bytes(heads: LatentHeads) -> int:
+    """Of a token's key and value of one head in the workspace."""
+    return 2 * head_dim(heads.q.shape[2], heads.value_up.shape[1]) * heads.q.dtype.itemsize
+
+
+def heads_at_once(heads: LatentHeads, tokens: int) -> int:
+    """Of a device's heads, those whose keys and values of so many tokens fit the workspace; at least one."""
+    count = heads.q.shape[1]
+    fit = max(1, WORKSPACE_BYTES // (token_bytes(heads) * tokens))
+    return next(some for some in range(min(fit, count), 0, -1) if count % some == 0)

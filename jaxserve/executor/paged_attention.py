@@ -152,17 +152,15 @@ class PagedAttend:
         ) -> jax.Array:
             if (view := PageView.of(cache.pages, k)) is not None:
                 cache, rows = view.opened(cache), (view.page_table(rows[0]), *rows[1:])
-            token_bytes = 2 * max(q.shape[2], value_up.shape[1]) * q.dtype.itemsize
+            own = LatentHeads(q, key_up, value_up)
             return expanded_attention(
-                q,
-                key_up,
-                value_up,
+                *own,
                 cache.pages,
                 *rows,
                 layer=place,
                 options=options,
                 num_pages=split.num_pages,
-                heads_at_once=heads_at_once(q.shape[1], token_bytes, split.num_pages * page_size),
+                heads_at_once=heads_at_once(own, split.num_pages * page_size),
                 kv_scales=cache.scales,
                 implementation=kernel,
                 target=self._target,

@@ -90,9 +90,14 @@ def pages_needed(rows: Rows, page_size: int) -> jax.Array:
 def workspace(num_pages: int, heads: int, page_size: int, key_dim: int, value_dim: int, dtype: jnp.dtype) -> jax.Array:
     """[1, pages, 2, h, S, D] for at least so many pages beside the null page, in whole blocks; nobody has written to it."""
     block = block_pages(num_pages, page_size)
-    dim = -(-max(key_dim, value_dim) // MULTIPLE) * MULTIPLE
+    dim = head_dim(key_dim, value_dim)
     pages: jax.Array = lax.empty((1, 1 + -(-num_pages // block) * block, 2, heads, page_size, dim), dtype)
     return pages
+
+
+def head_dim(key_dim: int, value_dim: int) -> int:
+    """Numbers of a key, and of a value, in the workspace."""
+    return -(-max(key_dim, value_dim) // MULTIPLE) * MULTIPLE
 
 
 def block_pages(num_pages: int, page_size: int) -> int:

@@ -16,8 +16,11 @@ from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.executor.invariance import GPU_OPTIONS
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
 from jaxserve.step.buckets import Bucket
 from sharding import make_mesh
+from tests.golden.reading import DATA
 
 pytestmark = pytest.mark.skipif(
     find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing (Python 3.12 and later)"
@@ -83,3 +86,10 @@ def test_the_only_shape_is_compiled_by_name() -> None:
     assert config.buckets(grid) == list(grid.buckets)
     with pytest.raises(ConfigError, match="rows and tokens must be 'all'"):
         TargetConfig(deterministic=True).buckets(grid)
+
+
+def test_recurrent_layers_are_refused() -> None:
+    devices = Target.parse("h100:1").devices()
+    recurrent = decoder_config(read_hf_config(DATA / "lfm2-conv"))
+    with pytest.raises(ConfigError, match="layers with recurrent states compute long rows another way"):
+        Lowering(recurrent, make_mesh(1, devices), OPTIONS)

@@ -13,7 +13,7 @@ from jaxserve.config.kernels import AUTOMATIC
 from jaxserve.config.windows import group_layers
 from jaxserve.executor import expanded_latents
 from jaxserve.executor.cache_arrays import CacheArrays
-from jaxserve.executor.expanded_latents import Part, Split, expanded_from, heads_at_once
+from jaxserve.executor.expanded_latents import Part, Split, expanded_from, heads_at_once, token_bytes
 from jaxserve.executor.paged_attention import PagedAttend
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.latent_heads import LatentHeads
@@ -45,8 +45,22 @@ def test_from_how_many_tokens_on() -> None:
 
 
 def test_heads_that_fit_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expanded_latents, "WORKSPACE_BYTES", 1000)
-    assert [heads_at_once(6, 10, tokens) for tokens in (10, 33, 34, 50, 100, 1000)] == [6, 3, 2, 2, 1, 1]
+    heads = LatentHeads(*(jnp.zeros(shape) for shape in ((1, 6, 12), (6, 8, 8), (6, 9, 8))))
+    assert token_bytes(heads) == 2 * 16 * 4
+    monkeypatch.setattr(expanded_latents, "WORKSPACE_BYTES", 12800)
+    assert [heads_at_once(heads, tokens) for tokens in (10, 33, 34, 50, 100, 1000)] == [6, 3, 2, 2, 1, 1]
+
+
+def test_no_more_pages_than_fit_the_workspace_with_one_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(10, 40), (11, 40)]
+    both, one = split_of(rows, 21, 30), 15 * PAGE * token_bytes(layer_of(1)[0])
+    monkeypatch.setattr(expanded_latents, "WORKSPACE_BYTES", one)
+    first = split_of(rows, 21, 30)
+    assert both is not None
+    assert first is not None
+    assert (both.num_pages, first.num_pages) == (36, 15)
+    np.testing.assert_array_equal(np.diff(both.long.query_start), [10, 11])
+    np.testing.assert_array_equal(np.diff(first.long.query_start), [10, 0])
 
 
 part_of = jax.jit(Part.of, static_argnums=2)
