@@ -1,16 +1,18 @@
 """A model with recurrent layers: speed beside HF transformers, growth with context, prefix hits by the spacing of snapshots.
 
-    python -m benchmarks.hybrid [--transformers-python PATH] [--repeats 3]
+    python -m benchmarks.hybrid [--sections growth beside prefix] [--transformers-python PATH] [--vllm-python PATH] [--repeats 3]
+        [--output benchmarks/results/hybrid.json]
 
-PATH is an interpreter with torch and transformers (extra "parity"); without one only jaxserve is measured. Writes
-benchmarks/results/hybrid.json. Models are `hybrid150m.CONFIG` and, of as many layers that all attend, `hybrid150m.DENSE`, with
-dummy weights in bfloat16. A decode step's time is what tokens after the first take, once the prompts are there: of jaxserve in
-its prefix cache, of transformers behind its first step.
+PATHs are interpreters, one with torch and transformers (extra "parity") and one with vllm (benchmarks/peers/README.md). Models
+are `hybrid150m.CONFIG` and, of as many layers that all attend, `hybrid150m.DENSE`, with dummy weights in bfloat16. A decode
+step's time is what tokens after the first take, once the prompts are there: of jaxserve in its prefix cache, of others behind the
+first token of all rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -22,16 +24,18 @@ import numpy as np
 
 from benchmarks import hybrid150m, llama150m, machine
 from benchmarks.peer import Peer
+from benchmarks.peers.engines import vllm_environment
 from jaxserve import LLM, SamplingParams
 from jaxserve.commands import write_json
 from jaxserve.types import TokensPrompt
 
 RESULTS = Path(__file__).parent / "results" / "hybrid.json"
+SECTIONS = ("growth", "beside", "prefix")
 STEPS = 32  # after the first token
 DECODES = ((1, 1024), (16, 1024), (1, 16384))  # rows, and tokens before them
 PREFILLS = (512, 8192)
 CONTEXTS = (512, 2048, 16384)
-LONGEST = 16384 + 64
+SIZES = {"max_model_len": 16384 + 64, "max_num_seqs": 16, "num_pages": 2500}
 INTERVALS = (64, 256, 1024)  # tokens between snapshots
 SNAPSHOTS = (8, 10, 32)  # of 8 conversations; 10 is the default
 CONVERSATIONS, TURNS, SYSTEM, QUESTION, ANSWER = 8, 6, 512, 90, 60
@@ -66,23 +70,25 @@ class Ours:
 
 
 class Theirs:
-    """transformers, in a process of its own."""
+    """Another engine, in a process of its own."""
 
-    def __init__(self, python: str, directory: Path, threads: int) -> None:
-        self._peer = Peer(python, "peer_transformers.py", str(directory), "bfloat16", str(threads))
-        self.versions: dict[str, str] = self._peer.hello["versions"]
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.versions: dict[str, str] = peer.hello["versions"]
 
     def prefill(self, length: int) -> float:
-        return float(self._peer.ask({"rows": 1, "prompt": length, "output": 1})["seconds"])
+        return float(self._asked(1, length, 1)["first"])
 
     def decode(self, rows: int, context: int) -> float:
         """Seconds of a step."""
-        answer = self._peer.ask({"rows": rows, "prompt": context, "output": 1 + STEPS})
-        return float(answer["seconds"] - answer["first"]) / STEPS
+        return float(self._asked(rows, context, 1 + STEPS)["step"])
 
     def close(self) -> None:
         """End the process."""
         self._peer.close()
+
+    def _asked(self, rows: int, prompt: int, output: int) -> dict[str, Any]:
+        return self._peer.ask({"rows": rows, "prompt": prompt, "output": output})
 
 
 def in_turns(engines: Mapping[str, Ours | Theirs], method: str, *arguments: int, repeats: int) -> dict[str, float]:
@@ -135,44 +141,63 @@ def hits(directory: Path, interval: int, snapshots: int) -> dict[str, Any]:
     return {"interval": interval, "snapshots": snapshots, "hit_rate": round(found / asked, 3)}
 
 
+def growth(hybrid: Path, dense: Path, repeats: int) -> list[dict[str, Any]]:
+    """A decode step of either model behind more and more tokens."""
+    ours = {"hybrid": Ours(hybrid, **SIZES), "dense": Ours(dense, **SIZES)}
+    warm_up(ours)
+    return [{"context": context, "ms_a_step": in_turns(ours, "decode", 1, context, repeats=repeats)} for context in CONTEXTS]
+
+
+def beside(hybrid: Path, peers: Mapping[str, Theirs], repeats: int) -> dict[str, Any]:
+    """All engines in turns: prefill and decode."""
+    engines: dict[str, Ours | Theirs] = {"jaxserve": Ours(hybrid, **SIZES), **peers}
+    warm_up(engines)
+    prefill = [{"tokens": length, "ms": in_turns(engines, "prefill", length, repeats=repeats)} for length in PREFILLS]
+    decode = [
+        {"rows": rows, "context": context, "ms_a_step": in_turns(engines, "decode", rows, context, repeats=repeats)}
+        for rows, context in DECODES
+    ]
+    return {"prefill": prefill, "decode": decode}
+
+
+def peers_of(given: argparse.Namespace, hybrid: Path) -> dict[str, Theirs]:
+    """Those whose interpreters were named."""
+    peers = {}
+    if given.transformers_python:
+        threads = str(len(os.sched_getaffinity(0)))
+        peers["transformers"] = Theirs(Peer(given.transformers_python, "peer_transformers.py", str(hybrid), "bfloat16", threads))
+    if given.vllm_python:
+        sizes = str(SIZES["max_model_len"]), str(SIZES["max_num_seqs"])
+        environment = vllm_environment(given.vllm_python)
+        peers["vllm"] = Theirs(Peer(given.vllm_python, "peer_vllm.py", str(hybrid), *sizes, environment=environment))
+    return peers
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="what to measure")
     parser.add_argument("--transformers-python", help="interpreter that has torch and transformers")
+    parser.add_argument("--vllm-python", help="interpreter that has vllm")
     parser.add_argument("--repeats", type=int, default=3, help="of each measurement")
-    arguments = parser.parse_args()
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
     report: dict[str, Any] = {**machine.describe(), "command": machine.command("benchmarks.hybrid")}
     with tempfile.TemporaryDirectory() as scratch:
         hybrid = llama150m.write_config(Path(scratch) / "hybrid", hybrid150m.CONFIG)
         dense = llama150m.write_config(Path(scratch) / "dense", hybrid150m.DENSE)
-        sizes = {"max_model_len": LONGEST, "max_num_seqs": 16, "num_pages": 2500}
-        ours = {"hybrid": Ours(hybrid, **sizes), "dense": Ours(dense, **sizes)}
-        warm_up(ours)
-        report["growth"] = [
-            {"context": context, "ms_a_step": in_turns(ours, "decode", 1, context, repeats=arguments.repeats)}
-            for context in CONTEXTS
-        ]
-        print(report["growth"], flush=True)
-        del ours["dense"]
-        engines: dict[str, Ours | Theirs] = {"jaxserve": ours["hybrid"]}
-        if arguments.transformers_python:
-            peer = Theirs(arguments.transformers_python, hybrid, report["cores"])
-            report["versions"] |= peer.versions
-            engines["transformers"] = peer
-            warm_up({"transformers": peer})
-        report["prefill"], report["decode"] = [], []
-        for length in PREFILLS:
-            report["prefill"].append({"tokens": length, "ms": in_turns(engines, "prefill", length, repeats=arguments.repeats)})
-            print(report["prefill"][-1], flush=True)
-        for rows, context in DECODES:
-            times = in_turns(engines, "decode", rows, context, repeats=arguments.repeats)
-            report["decode"].append({"rows": rows, "context": context, "ms_a_step": times})
-            print(report["decode"][-1], flush=True)
-        if arguments.transformers_python:
-            peer.close()
-        del engines, ours
-        report["prefix"] = [hits(hybrid, interval, count) for interval in INTERVALS for count in SNAPSHOTS]
-    write_json(RESULTS, report)
+        if "growth" in given.sections:
+            report["growth"] = growth(hybrid, dense, given.repeats)
+        if "beside" in given.sections:
+            peers = peers_of(given, hybrid)
+            for peer in peers.values():
+                report["versions"] |= peer.versions
+            report |= beside(hybrid, peers, given.repeats)
+            for peer in peers.values():
+                peer.close()
+        if "prefix" in given.sections:
+            report["prefix"] = [hits(hybrid, interval, count) for interval in INTERVALS for count in SNAPSHOTS]
+    write_json(given.output, report)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""A program that runs under another interpreter, one with torch and transformers: asked and answering in lines of JSON."""
+"""A program that runs under another interpreter, one that has the engine beside: asked and answering in lines of JSON."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,18 +17,21 @@ class Peer:
         python: the interpreter.
         script: name of the program's file.
         arguments: its own.
+        environment: variables that it gets besides this process's.
 
     Attributes:
         hello: the line that it begins with.
     """
 
-    def __init__(self, python: str, script: str, *arguments: str) -> None:
+    def __init__(self, python: str, script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self._script = script
         self._process = subprocess.Popen(
             [python, str(Path(__file__).parent / script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         self.hello = self._read()
 
@@ -46,6 +50,6 @@ class Peer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit("the transformers process ended; has its interpreter torch and transformers?")
+            raise SystemExit(f"{self._script} ended; has its interpreter what it imports?")
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -1,9 +1,9 @@
 """HF transformers' generate as a process of its own: reads one JSON request a line, answers one JSON line.
 
-    {"rows": 16, "prompt": 128, "output": 128} -> {"seconds": 3.21, "first": 0.8}
+    {"rows": 16, "prompt": 128, "output": 128} -> {"seconds": 3.21, "first": 0.8, "step": 0.02}
 
-`first` is when the first token of all rows was there. Started by `engine.py` and `hybrid.py` with an interpreter that has torch
-and transformers; imports nothing of jaxserve.
+`first` is when the first token of all rows was there, `step` what each further one took. Started by `engine.py` and `hybrid.py`
+with an interpreter that has torch and transformers; imports nothing of jaxserve.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def main() -> None:
                 max_new_tokens=count,
                 stopping_criteria=[stepped],
             )
-        print(json.dumps({"seconds": time.perf_counter() - start, "first": steps[0] - start}), flush=True)
+        seconds, first = time.perf_counter() - start, steps[0] - start
+        step = (seconds - first) / (count - 1) if count > 1 else 0.0
+        print(json.dumps({"seconds": seconds, "first": first, "step": step}), flush=True)
 
 
 if __name__ == "__main__":

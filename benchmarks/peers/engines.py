@@ -144,22 +144,27 @@ def llama_cpp(models: Models, server: str, threads: int) -> Recipe:
 
 
 def vllm(models: Models, python: str, flags: Sequence[str] = _VLLM_SIZES) -> Recipe:
-    """Of vLLM on CPU: bfloat16, prefix cache on (its default), 1 GiB of KV cache, threads on every core.
+    """Of vLLM on CPU: bfloat16, prefix cache on (its default), 1 GiB of KV cache, threads on every core."""
+    port = free_port()
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models.checkpoint), "--port", str(port), *flags]
+    return Recipe("vllm", command, port, "/health", {"model": str(models.checkpoint)}, vllm_environment(python))
+
+
+def vllm_environment(python: str) -> dict[str, str]:
+    """What vLLM of this interpreter gets besides this process's variables.
 
     By itself it leaves a core to its other processes, which halves what two cores give. Intel's OpenMP comes with the package
     and tcmalloc may lie in its environment; its documentation wants both loaded first.
     """
-    port, home = free_port(), Path(python).parents[1]
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models.checkpoint), "--port", str(port), *flags]
+    home = Path(python).parents[1]
     path = f"{Path(python).parent}:{os.environ['PATH']}"  # its compiler driver looks for ninja there
     libraries = [*sorted(home.rglob("libtcmalloc_minimal.so.4"))[:1], *(home / "lib").glob("libiomp5.so")]
-    environment = {
+    return {
         "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
         "LD_PRELOAD": ":".join(map(str, libraries)),
         "PATH": path,
     }
-    return Recipe("vllm", command, port, "/health", {"model": str(models.checkpoint)}, environment)
 
 
 def openvino(models: Models, python: str, threads: int) -> Recipe:
