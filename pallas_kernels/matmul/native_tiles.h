@@ -19,7 +19,7 @@
 namespace jaxserve::matmul {
 namespace {
 
-constexpr int64_t kWords = 1024;  // inputs of a panel, in words, that stay in a core's cache while all rows pass: 256 KiB
+constexpr int64_t kWords = 512;  // inputs of a panel, in words, that stay in a core's cache while all rows pass: 128 KiB
 
 inline float ToFloat(float value) { return value; }
 inline float ToFloat(int8_t value) { return value; }
@@ -46,11 +46,21 @@ struct Strip {
   int64_t rows, words, width;   // width: of the panel
   int64_t x_stride, y_stride;   // from row to row: bytes; elements
   bool first;                   // whether y holds nothing yet
+  int64_t ahead = 0;            // bytes from each number of the panel to one of what is read next; 0: it is not asked for
+};
+
+// Lines of memory that VECTORS vectors fill.
+template <class V, int VECTORS>
+constexpr int kAheadLines = (4 * VECTORS * V::kLanes + 63) / 64;
+
+// Which lines of memory a tile asks for ahead, of those that a step of it reads: every `step`th from `first` on.
+struct Prefetch {
+  int first, step;
 };
 
 // ROWS rows by VECTORS vectors of outputs from `column` on. Not WHOLE: one vector, of which the panel has `width - column` lanes.
 template <class V, int ROWS, int VECTORS, bool WHOLE>
-inline void Tile(const Strip& strip, int64_t row, int64_t column) {
+inline void Tile(const Strip& strip, int64_t row, int64_t column, Prefetch prefetch) {
   const int64_t lanes = strip.width - column;
   const char* x = strip.x + row * strip.x_stride;
   float* y = strip.y + row * strip.y_stride + column;
@@ -65,6 +75,8 @@ inline void Tile(const Strip& strip, int64_t row, int64_t column) {
     typename V::Words words[VECTORS];
     for (int v = 0; v < VECTORS; ++v)
       words[v] = WHOLE ? V::Load(w + 4 * v * V::kLanes) : V::LoadPart(w, lanes);
+    for (int line = prefetch.first; line < kAheadLines<V, VECTORS>; line += prefetch.step)
+      __builtin_prefetch(w + strip.ahead + 64 * line, 0, 2);  // into the second cache
     for (int r = 0; r < ROWS; ++r) {
       const typename V::Words value = V::Broadcast(x + r * strip.x_stride + 4 * k);
       for (int v = 0; v < VECTORS; ++v) sums[r][v] = V::MulAdd(sums[r][v], value, words[v]);
@@ -79,20 +91,24 @@ inline void Tile(const Strip& strip, int64_t row, int64_t column) {
 
 // A tile of as many rows as `rows` says, ROWS at most.
 template <class V, int ROWS, int VECTORS, bool WHOLE>
-inline void TileOf(int64_t rows, const Strip& strip, int64_t row, int64_t column) {
+inline void TileOf(int64_t rows, const Strip& strip, int64_t row, int64_t column, Prefetch prefetch) {
   if constexpr (ROWS > 0) {
-    if (rows == ROWS) return Tile<V, ROWS, VECTORS, WHOLE>(strip, row, column);
-    TileOf<V, ROWS - 1, VECTORS, WHOLE>(rows, strip, row, column);
+    if (rows == ROWS) return Tile<V, ROWS, VECTORS, WHOLE>(strip, row, column, prefetch);
+    TileOf<V, ROWS - 1, VECTORS, WHOLE>(rows, strip, row, column, prefetch);
   }
 }
 
-// All rows: a tile of as many as go, for which the panel comes from memory; the others, of nearly equal numbers, find it near.
+// All rows in tiles of nearly equal numbers, which share the lines that are read next between them: those come from memory while
+// this panel, which did, is multiplied.
 template <class V, int VECTORS, bool WHOLE>
 inline void Columns(const Strip& strip, int64_t column) {
-  for (int64_t row = 0, rows; row < strip.rows; row += rows) {
-    const int64_t left = strip.rows - row, tiles = (left + V::kRows - 1) / V::kRows;
-    rows = row == 0 && tiles > 1 ? V::kRows : (left + tiles - 1) / tiles;
-    TileOf<V, V::kRows, VECTORS, WHOLE>(rows, strip, row, column);
+  constexpr int kMost = kAheadLines<V, VECTORS>;
+  const int tiles = static_cast<int>((strip.rows + V::kRows - 1) / V::kRows);
+  int64_t row = 0, rows;
+  for (int tile = 0; row < strip.rows; row += rows, ++tile) {
+    rows = (strip.rows - row + tiles - tile - 1) / (tiles - tile);
+    const Prefetch prefetch{strip.ahead == 0 ? kMost : tile, tiles < kMost ? tiles : kMost};
+    TileOf<V, V::kRows, VECTORS, WHOLE>(rows, strip, row, column, prefetch);
   }
 }
 
@@ -126,7 +142,8 @@ void Panels(const Product& product, int64_t block) {
   int64_t k = 0;
   do {
     const int64_t here = words - k < kWords ? words - k : kWords;
-    AddStrip<V>({x + 4 * k, panel + 4 * k * width, y, product.rows, here, width, inputs * size, product.outputs, k == 0});
+    AddStrip<V>({x + 4 * k, panel + 4 * k * width, y, product.rows, here, width, inputs * size, product.outputs, k == 0,
+                 4 * here * width});
     k += kWords;
   } while (k < words);
   if (words * V::kPerWord < inputs)
