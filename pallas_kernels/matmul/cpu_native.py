@@ -44,7 +44,7 @@ def matmul(x: jax.Array, matrix: Matrix, instruction_set: str = "best") -> jax.A
         matrix: packed.
         instruction_set: the only one to use, as native/library.py names it, or "portable" C++; what the CPU does not have, or the
             scheme no kernel for, becomes that too. "best" takes the first there is of amx, avx512bf16, avx512, avx2, and of
-            w8a8 amx, avx512vnni, avx2.
+            w8a8 amx, avx512vnni, avx2; on Intel's CPUs avx512 before avx512bf16 but for FP8.
     """
     rows = x.shape[0]
     if isinstance(matrix.scheme, FourBit):

@@ -13,7 +13,9 @@ namespace jaxserve::matmul {
 const Kernels& Choose(std::string_view instruction_set) {
 #if defined(__x86_64__)
   if (MayUse("amx", instruction_set)) return kAmx;
-  if (MayUse("avx512bf16", instruction_set)) return kAvx512Bf16;
+  // Intel's CPUs start one dot product a cycle, and two products of float32; AMD's as many of either.
+  if (MayUse("avx512bf16", instruction_set))
+    return instruction_set == "best" && __builtin_cpu_is("intel") ? kAvx512SlowBf16 : kAvx512Bf16;
   if (MayUse("avx512", instruction_set)) return kAvx512;
   if (MayUse("avx2", instruction_set)) return kAvx2;
 #endif

@@ -15,4 +15,17 @@ const Kernels kAvx512Bf16 = {Panels<Bfloat16>,
                              kAvx512.float8_float32,
                              kAvx512.four_bit};
 
+// Where such a dot product takes longer than the two products that it is: only few rows times E4M3 are faster by it there.
+const Kernels kAvx512SlowBf16 = {kAvx512.panels_bfloat16,
+                                 kAvx512.panels_float32,
+                                 kAvx512.rows_bfloat16,
+                                 kAvx512.rows_float32,
+                                 kAvx512.plain_bfloat16,
+                                 kAvx512.plain_float32,
+                                 kAvx512.int8_bfloat16,
+                                 kAvx512.int8_float32,
+                                 kAvx512Bf16.float8_bfloat16,
+                                 kAvx512.float8_float32,
+                                 kAvx512.four_bit};
+
 }  // namespace jaxserve::matmul

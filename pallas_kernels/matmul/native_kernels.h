@@ -80,7 +80,7 @@ extern const ComputeW8A8 kAvx2W8A8, kAvx512VnniW8A8, kAmxW8A8;
 #endif
 extern const Kernels kPortable;
 #if defined(__x86_64__)
-extern const Kernels kAvx2, kAvx512, kAvx512Bf16, kAmx;
+extern const Kernels kAvx2, kAvx512, kAvx512Bf16, kAvx512SlowBf16, kAmx;
 #endif
 
 // The best ones that this CPU can run and `instruction_set` allows: a name as in native/library.py, "portable" or "best".
