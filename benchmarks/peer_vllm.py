@@ -27,6 +27,7 @@ def answer(engine: Any, params: Any, rows: list[list[int]]) -> dict[str, float]:
         now = time.perf_counter() - start
         if not first and all(counts):
             first, most = now, max(counts)  # while others' prompts were computed the first rows went on
+            assert most < params.max_tokens or most == 1, "a row was done before all had a token: ask for more output"
         elif first and not step and max(counts) == params.max_tokens:
             step = (now - first) / (params.max_tokens - most)
     return {"first": first, "step": step}

@@ -13,7 +13,7 @@ namespace jaxserve::matmul {
 const Kernels& Choose(std::string_view instruction_set) {
 #if defined(__x86_64__)
   if (MayUse("amx", instruction_set)) return kAmx;
-  // Intel's CPUs start one dot product a cycle, and two products of float32; AMD's as many of either.
+  // Measured on a Xeon: with 4 rows and more a dot product takes 1.2 to 1.4 times as long as the two products that it is.
   if (MayUse("avx512bf16", instruction_set))
     return instruction_set == "best" && __builtin_cpu_is("intel") ? kAvx512SlowBf16 : kAvx512Bf16;
   if (MayUse("avx512", instruction_set)) return kAvx512;

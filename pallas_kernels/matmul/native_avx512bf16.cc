@@ -15,7 +15,7 @@ const Kernels kAvx512Bf16 = {Panels<Bfloat16>,
                              kAvx512.float8_float32,
                              kAvx512.four_bit};
 
-// Where such a dot product takes longer than the two products that it is: only few rows times E4M3 are faster by it there.
+// For CPUs whose dot products take longer than two products of float32: those with E4M3 stay, whose numbers become bfloat16 sooner.
 const Kernels kAvx512SlowBf16 = {kAvx512.panels_bfloat16,
                                  kAvx512.panels_float32,
                                  kAvx512.rows_bfloat16,
