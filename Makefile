@@ -24,7 +24,7 @@ HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc
 PROTOS = $(wildcard server/proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve fleet test fleet-interop lint format parity smoke triton agents proto wheel lock clean
+.PHONY: help install serve fleet test test-all fleet-interop lint format parity smoke triton agents proto wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +37,11 @@ serve: $(READY) ## serve MODEL (a checkpoint directory; the bundled model by def
 fleet: $(READY) ## serve FLEET (a YAML file; two replicas of the bundled model by default) on a Ray cluster, behind one ingress
 	$(BIN)/python -m jaxserve.fleet $(FLEET) $(ARGS)
 
-test: $(READY) ## run the tests, JOBS files at a time
+test: $(READY) ## run the tests that every change must pass, JOBS files at a time
 	$(HUGE_PAGES) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+test-all: $(READY) ## run every test: also each golden checkpoint on each mesh, and each interpreted kernel case
+	$(HUGE_PAGES) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not parity" $(ARGS)
 
 fleet-interop: $(READY) ## run every test of a server's process against a fleet of two replicas instead (needs Ray)
 	$(BIN)/python -m pytest --fleet tests/interop tests/integration $(ARGS)

@@ -14,6 +14,7 @@ from jaxserve.weights.load import load_params
 from sharding import make_mesh
 from tests.golden.cases import CASES
 from tests.golden.reading import NAMES, TOLERANCE, check_greedy, forward, load, logits_of, read_golden
+from tests.support.tiers import tiered
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,9 +84,25 @@ MESHES = [
     ("qwen3-5-dense", 2, 1),
     ("qwen3-5-experts", 2, 1),
 ]
+# One of each part that is sharded its own way: GQA, windows, experts, latents, an indexer, per-layer inputs, quantized
+# matrices, delta rule, Mamba-2, short convolution, chunked attention.
+CORE_MESHES = {
+    ("llama-linear", 4, 1),
+    ("llama-w4a16", 2, 1),
+    ("qwen3-fp8", 2, 1),
+    ("gemma4-shared", 4, 1),
+    ("gemma3-local", 2, 1),
+    ("mixtral-full", 2, 2),
+    ("deepseek-v32-sparse", 2, 2),
+    ("deepseek-v3-groups", 4, 1),
+    ("qwen3-next-experts", 1, 2),
+    ("granite4-dense", 4, 1),
+    ("lfm2-experts", 2, 2),
+    ("llama4-chunks", 2, 2),
+}
 
 
-@pytest.mark.parametrize(("name", "tensor", "experts"), MESHES)
+@pytest.mark.parametrize(("name", "tensor", "experts"), tiered(MESHES, CORE_MESHES))
 def test_logits_do_not_depend_on_the_mesh(name: str, tensor: int, experts: int) -> None:
     """Every family on devices that share all matrices, and groups of them the experts."""
     golden = read_golden(name)
