@@ -33,8 +33,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fleet", action="store_true", help="only tests of server processes, each of them a fleet of two replicas")
 
 
+EXTENDED_FOLDERS = ("tests/unit/benchmarks/",)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --fleet: leave out what asks `served` for no server, and skip what is of one server only, and says why."""
+    """Mark the tests of EXTENDED_FOLDERS. With --fleet, select tests that use `served` and skip those for one server."""
+    for item in items:
+        if item.nodeid.startswith(EXTENDED_FOLDERS):
+            item.add_marker(pytest.mark.extended)
     if not config.getoption("--fleet"):
         return
     others = [item for item in items if "served" not in getattr(item, "fixturenames", ())]

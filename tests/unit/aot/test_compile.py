@@ -148,6 +148,7 @@ def test_no_step_sorts_branches_or_waits_and_truncation_takes_few_passes(checkpo
     assert exchanges["truncated"] <= EXCHANGES
 
 
+@pytest.mark.extended
 @needs_plugin
 @pytest.mark.parametrize(("model", "tp"), [(MODEL, 1), (MOE, 8), (LATENT, 2)], ids=lambda value: str(value)[:30])
 def test_no_family_sorts_branches_or_waits(model: dict[str, Any], tp: int, tmp_path: Path) -> None:
@@ -160,6 +161,7 @@ def test_no_family_sorts_branches_or_waits(model: dict[str, Any], tp: int, tmp_p
         assert (half.facts.sorts, half.facts.conditionals, half.facts.exchanges_in_loops) == ((), 0, 0), half.name
 
 
+@pytest.mark.extended
 @needs_plugin
 @pytest.mark.parametrize("tp", [2])
 def test_a_step_with_matrices_in_int8_exchanges_no_more(checkpoint: str, tp: int) -> None:
@@ -179,6 +181,7 @@ def test_a_step_with_matrices_in_int8_exchanges_no_more(checkpoint: str, tp: int
     assert result.ledger.weights == held.weights < plain.ledger.weights
 
 
+@pytest.mark.extended
 @needs_plugin
 @pytest.mark.parametrize("tp", [2])
 def test_a_cache_in_8_bits_is_one_command_buffer_and_is_not_copied(checkpoint: str, tp: int) -> None:
@@ -196,6 +199,7 @@ def test_a_cache_in_8_bits_is_one_command_buffer_and_is_not_copied(checkpoint: s
     assert result.ledger.token == vectors * (dim + 2)
 
 
+@pytest.mark.extended
 @needs_plugin
 @pytest.mark.parametrize(("model", "tp", "rows"), [("llama-3-70b", 8, "64"), (None, 1, "4")])
 def test_a_step_in_fp8_multiplies_bytes_and_exchanges_no_more(checkpoint: str, model: str | None, tp: int, rows: str) -> None:
@@ -222,6 +226,7 @@ def test_a_step_in_fp8_multiplies_bytes_and_exchanges_no_more(checkpoint: str, m
         assert result.ledger.weights == held.weights
 
 
+@pytest.mark.extended
 def test_a_step_of_70b_in_fp8_reads_little_more_than_a_byte_a_weight() -> None:
     """Of eight devices: values and scales, and in 16 bits the norms and the head; rows of the table are looked up."""
     known, config = decoder("llama-3-70b", None), EngineConfig.from_settings({"quantization": "fp8"})
@@ -230,6 +235,7 @@ def test_a_step_of_70b_in_fp8_reads_little_more_than_a_byte_a_weight() -> None:
     assert held - table <= 1.02 * 70e9 / 8
 
 
+@pytest.mark.extended
 @needs_plugin
 def test_blocks_of_fp8_are_numbers_in_registers_alone(tmp_path: Path, checkpoint: str) -> None:
     """A checkpoint as DeepSeek's: no matrix is written in another dtype, nor anything as large."""
@@ -253,6 +259,7 @@ def test_blocks_of_fp8_are_numbers_in_registers_alone(tmp_path: Path, checkpoint
         assert step.launches.whole
 
 
+@pytest.mark.extended
 @needs_plugin
 def test_attention_to_chosen_tokens_is_compiled_without_kernels(tmp_path: Path) -> None:
     """In loops, of prompts and decodes: the cache stays where it is, and devices exchange what they do in any layer."""
@@ -287,6 +294,7 @@ def test_latent_attention_and_experts_on_eight_gpus(tmp_path: Path) -> None:
     assert {entry.kind for entry in step.forward.facts.collectives} == {"all-reduce"}
 
 
+@pytest.mark.extended
 @needs_plugin
 @pytest.mark.parametrize(("rows", "tokens", "kernels"), [("4", "none", 55), ("none", "64", 59)], ids=["decode", "prompts"])
 def test_latent_attention_is_kernels_and_no_loop(tmp_path: Path, rows: str, tokens: str, kernels: int) -> None:
@@ -298,6 +306,7 @@ def test_latent_attention_is_kernels_and_no_loop(tmp_path: Path, rows: str, toke
     assert step.launches.kernels <= kernels
 
 
+@pytest.mark.extended
 @needs_plugin
 @pytest.mark.parametrize(("ep", "groups"), [(None, 2), (1, 1)])
 def test_experts_too_narrow_to_divide_are_shared_by_groups(
@@ -321,6 +330,7 @@ def test_experts_too_narrow_to_divide_are_shared_by_groups(
     assert said == ([] if ep is None else [slow])
 
 
+@pytest.mark.extended
 @needs_plugin
 def test_step_with_prompts_on_one_gpu_has_no_collectives(checkpoint: str) -> None:
     result = compiled(checkpoint, 1, rows="none", tokens="64")
@@ -468,6 +478,7 @@ def test_the_door_prints_a_table_and_writes_json(checkpoint: str, tmp_path: Path
     assert written["ledger"]["memory"] == 150_109_106_995
 
 
+@pytest.mark.extended
 @needs_plugin
 def test_a_step_that_verifies_drafts_exchanges_as_often_as_one_that_decodes(checkpoint: str) -> None:
     drafts = '{"method": "ngram", "num_speculative_tokens": 4}'

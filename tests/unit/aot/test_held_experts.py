@@ -10,6 +10,7 @@ import pytest
 
 from jaxserve.aot.build import Result
 from tests.support.stored_formats import FORMATS, FP8_BLOCKS, write
+from tests.support.tiers import tiered
 from tests.unit.aot.test_compile import LAYERS, MOE, compiled, needs_plugin
 
 EMBED, FFN, EXPERTS, VOCAB = 512, 512, 32, 1000
@@ -46,7 +47,7 @@ ROUNDED = {"int8": WEIGHTS + VOCAB * EMBED - 4 * (OUTPUTS + VOCAB), "int4": (WEI
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", tiered(STORED, {"fp8"}))
 def test_as_they_are_stored(name: str, plain: Result, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (method, quantized, _), fewer = STORED[name]
     directory = write(tmp_path / "model", method, quantized, MOE)
@@ -54,7 +55,7 @@ def test_as_they_are_stored(name: str, plain: Result, tmp_path: Path, caplog: py
 
 
 @needs_plugin
-@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("name", tiered(ROUNDED, {"int8"}))
 def test_rounded(name: str, plain: Result, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MOE))
     result = compiled(str(tmp_path), 1, rows="4", tokens="none", quantization=name)

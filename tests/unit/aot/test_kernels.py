@@ -111,6 +111,7 @@ def test_products_in_float32_are_of_float32(dtype: str, asked: bool) -> None:
 
 # The four products; two norms, which add, and round what they make; the gate, which rounds too; attention as above, and what
 # rounds its result; three that scale, of which those of the blocks' results come before they are exchanged or added.
+@pytest.mark.extended
 @needs_plugin
 @pytest.mark.parametrize(("model", "gpus"), [("llama-3-8b", 1), ("llama-3-70b", 8)])
 def test_kernels_of_a_layer_in_fp8(model: str, gpus: int, tmp_path: Path) -> None:
@@ -124,6 +125,7 @@ def test_kernels_of_a_layer_in_fp8(model: str, gpus: int, tmp_path: Path) -> Non
     assert not [line for line in lines if line.opcode in ("dot", "copy", "slice", "pad") and line.results[0].elements > 0]
 
 
+@pytest.mark.extended
 @needs_plugin
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_rounded_matrices_are_widened_in_registers(quantization: Quantization, tmp_path: Path) -> None:
@@ -141,6 +143,7 @@ def test_rounded_matrices_are_widened_in_registers(quantization: Quantization, t
     assert facts.weights_read_again == ()
 
 
+@pytest.mark.extended
 @needs_plugin
 def test_a_product_adds_its_bias(tmp_path: Path) -> None:
     """So queries, keys and values are slices of a product in models with a bias too."""
