@@ -118,7 +118,7 @@ ffi::Error Add(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> base, ffi::AnyBuffer 
   const bool wide = x.element_type() == ffi::F32;
   if (x.element_type() != a.element_type() || !(wide || x.element_type() == ffi::BF16) || b.size() == 0)
     return ffi::Error::InvalidArgument("x and all matrices must be bfloat16, or float32");
-  const matmul::Kernels& kernels = matmul::Choose(instruction_set);
+  const matmul::Kernels kernels = matmul::Choose(instruction_set);
   Arrays arrays{static_cast<const char*>(x.untyped_data()), static_cast<const char*>(a.untyped_data()), y->typed_data(), {},
                 x.dimensions()[1], y->dimensions()[1], a.dimensions()[1] / static_cast<int64_t>(b.size()), wide ? 4 : 2,
                 wide ? kernels.rows_float32 : kernels.rows_bfloat16, wide ? kernels.plain_float32 : kernels.plain_bfloat16};

@@ -1,5 +1,7 @@
 // Gated linear attention as XLA calls it: rows, heads and columns of their values are shared between threads.
+#include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "pallas_kernels/gated_linear_attention/native_kernels.h"
 #include "pallas_kernels/native/instruction_sets.h"
@@ -60,8 +62,10 @@ ffi::Error Run(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::An
   const Kernels& kernels = Choose(instruction_set);
   const int64_t parts = (call.value_dim + kernels.columns - 1) / kernels.columns, items = rows * call.heads * parts;
   const auto attend = [&](int64_t item) {
+    static thread_local std::vector<float> scratch;
+    scratch.resize(std::max<size_t>(scratch.size(), call.key_dim * (kernels.columns + 2)));
     const int64_t part = item % parts, head = item / parts % call.heads;
-    kernels.attend(call, item / parts / call.heads, head, part * kernels.columns);
+    kernels.attend(call, item / parts / call.heads, head, part * kernels.columns, scratch.data());
   };
   const int64_t products = call.query_start[rows] * call.heads * call.key_dim * call.value_dim;
   RunWork(pool, products < kSmall, items, attend);

@@ -8,6 +8,6 @@ using Own = Columns<Vector, 8>;
 
 }  // namespace
 
-const Kernels kAvx2 = {Own::kColumns, Own::Attend};
+constexpr Kernels kAvx2 = {Own::kColumns, Own::Attend};
 
 }  // namespace jaxserve::linear

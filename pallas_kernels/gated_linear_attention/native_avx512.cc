@@ -8,6 +8,6 @@ using Own = Columns<Vector, 16>;
 
 }  // namespace
 
-const Kernels kAvx512 = {Own::kColumns, Own::Attend};
+constexpr Kernels kAvx512 = {Own::kColumns, Own::Attend};
 
 }  // namespace jaxserve::linear

@@ -2,10 +2,7 @@
 // Tokens come one after the other, so a token's result does not depend on what else is in the batch, nor on how a row is cut.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "pallas_kernels/gated_linear_attention/native_kernels.h"
 #include "pallas_kernels/native/bfloat16.h"
@@ -50,23 +47,20 @@ class Columns {
  public:
   static constexpr int64_t kColumns = kVectors * LANES;
 
-  static void Attend(const Call& call, int64_t row, int64_t head, int64_t first) {
-    static thread_local std::vector<float> kept;
-    const int64_t dim = call.key_dim;
-    kept.resize(std::max<int64_t>(kept.size(), dim * (kColumns + 2) + 64));
-    Columns columns(call, head, first, kept.data());
+  static void Attend(const Call& call, int64_t row, int64_t head, int64_t first, float* scratch) {
+    Columns columns(call, head, first, scratch);
     columns.Run(row);
   }
 
  private:
-  Columns(const Call& call, int64_t head, int64_t first, float* kept)
-      : call_(call), head_(head), first_(first), count_(std::min(kColumns, call.value_dim - first)), state_(kept),
-        q_(kept + call.key_dim * kColumns), k_(q_ + call.key_dim) {}
+  Columns(const Call& call, int64_t head, int64_t first, float* scratch)
+      : call_(call), head_(head), first_(first), count_(kColumns < call.value_dim - first ? kColumns : call.value_dim - first),
+        state_(scratch), q_(scratch + call.key_dim * kColumns), k_(q_ + call.key_dim) {}
 
   void Run(int64_t row) {
     const int64_t begin = call_.query_start[row], tokens = call_.query_start[row + 1] - begin;
     if (tokens == 0) return;
-    std::fill(state_, state_ + call_.key_dim * kColumns, 0.0f);
+    std::memset(state_, 0, call_.key_dim * kColumns * sizeof(float));
     const float* from = Place(call_.source[row]);
     for (int64_t d = 0; d < call_.key_dim; ++d) std::memcpy(state_ + d * kColumns, from + d * call_.value_dim, count_ * 4);
     const int64_t drafts = tokens - call_.width;  // destination w is of the state after so many tokens, w and one
@@ -93,8 +87,8 @@ class Columns {
     Widen(call_.k + key * call_.size, dim, call_.size, k_);
     float read = call_.scale, written = 1.0f;
     if (call_.l2_norm) {
-      read /= std::sqrt(Dot(q_, q_, dim) + call_.norm_eps);
-      written /= std::sqrt(Dot(k_, k_, dim) + call_.norm_eps);
+      read /= __builtin_sqrtf(Dot(q_, q_, dim) + call_.norm_eps);
+      written /= __builtin_sqrtf(Dot(k_, k_, dim) + call_.norm_eps);
     }
     for (int64_t d = 0; d < dim; ++d) q_[d] *= read, k_[d] *= written;
 
@@ -106,7 +100,7 @@ class Columns {
         asked[i] += row * q_[d];
       }
 
-    const float fade = std::exp(call_.decay[token * call_.heads + head_]), beta = call_.beta[token * call_.heads + head_];
+    const float fade = __builtin_expf(call_.decay[token * call_.heads + head_]), beta = call_.beta[token * call_.heads + head_];
     const float alike = Dot(q_, k_, dim);
     float values[kColumns] = {}, out[kColumns];
     const int64_t place = (token * call_.heads + head_) * call_.value_dim + first_;

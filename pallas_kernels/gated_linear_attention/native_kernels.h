@@ -18,9 +18,11 @@ struct Call {
   bool delta, l2_norm;
 };
 
-// Some columns of a head's values, of one row of the batch: from `first` on, as many as Kernels says or as there are.
-using Attend = void (*)(const Call&, int64_t row, int64_t head, int64_t first);
+// Some columns of a head's values, of one row of the batch: from `first` on, as many as Kernels says or as there are. `scratch` has
+// key_dim * (columns + 2) elements, which are overwritten.
+using Attend = void (*)(const Call&, int64_t row, int64_t head, int64_t first, float* scratch);
 
+// A table in a file for an instruction set is constexpr: nothing compiled for an instruction set runs when the library is loaded.
 struct Kernels {
   int64_t columns;
   Attend attend;

@@ -8,6 +8,6 @@ using Own = Columns<Vector, 4>;
 
 }  // namespace
 
-const Kernels kPortable = {Own::kColumns, Own::Attend};
+constexpr Kernels kPortable = {Own::kColumns, Own::Attend};
 
 }  // namespace jaxserve::linear

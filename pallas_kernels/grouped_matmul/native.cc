@@ -22,7 +22,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weigh
     return matmul::Product{from + group.row * inputs * size, matrices + group.matrix * inputs * outputs * size,
                            y->typed_data() + group.row * outputs, group.rows, inputs, outputs};
   };
-  const matmul::Kernels& kernels = matmul::Choose(instruction_set);
+  const matmul::Kernels kernels = matmul::Choose(instruction_set);
   return MultiplyGroups(pool, sizes, y, inputs, matmul::kWide, product, wide ? kernels.plain_float32 : kernels.plain_bfloat16);
 }
 

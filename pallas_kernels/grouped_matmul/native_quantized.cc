@@ -38,7 +38,7 @@ ffi::Error MultiplyBytes(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer 
                            scales.typed_data() + group.matrix * factors * outputs,
                            inputs / factors};
   };
-  const matmul::Kernels& kernels = matmul::Choose(instruction_set);
+  const matmul::Kernels kernels = matmul::Choose(instruction_set);
   const matmul::Compute compute = int8 ? (wide ? kernels.int8_float32 : kernels.int8_bfloat16)
                                        : (wide ? kernels.float8_float32 : kernels.float8_bfloat16);
   return MultiplyGroups(pool, sizes, y, inputs, matmul::kBlock, product, compute);

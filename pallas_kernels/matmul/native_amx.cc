@@ -6,17 +6,8 @@
 
 namespace jaxserve::matmul {
 
-const Kernels kAmx = {Panels<Tiled>,
-                      kAvx512.panels_float32,
-                      TileRows,
-                      kAvx512.rows_float32,
-                      TilePlain,
-                      kAvx512.plain_float32,
-                      BytePanels<TiledInt8, int8_t>,
-                      kAvx512.int8_float32,
-                      GroupedBytePanels<TiledFloat8, Float8>,
-                      kAvx512.float8_float32,
-                      kAvx512.four_bit,
-                      TileCodes};
+constexpr Kernels kAmx = {
+    Panels<Tiled>, nullptr, TileRows, nullptr, TilePlain, nullptr, BytePanels<TiledInt8, int8_t>, nullptr,
+    GroupedBytePanels<TiledFloat8, Float8>, nullptr, nullptr, TileCodes};
 
 }  // namespace jaxserve::matmul

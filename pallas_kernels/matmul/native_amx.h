@@ -18,6 +18,8 @@ namespace {
 
 constexpr int64_t kTile = 16;  // lines of a tile, and its words in a line
 
+inline int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
 // The intrinsics take numbers of tiles as text, and do not say that they read memory.
 template <int TILE>
 inline void ZeroTile() {

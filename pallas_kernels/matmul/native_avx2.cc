@@ -96,16 +96,16 @@ struct Bfloat16 : Avx2 {
 
 }  // namespace
 
-const Kernels kAvx2 = {Panels<Bfloat16>,
-                       Panels<Float32>,
-                       Rows<Bfloat16>,
-                       Rows<Float32>,
-                       Plain<Bfloat16>,
-                       Plain<Float32>,
-                       BytePanels<Bfloat16, int8_t>,
-                       BytePanels<Float32, int8_t>,
-                       GroupedBytePanels<OfFloat8<Bfloat16>, Float8>,
-                       GroupedBytePanels<OfFloat8<Float32>, Float8>,
-                       FourBitPanels<Float32>};
+constexpr Kernels kAvx2 = {Panels<Bfloat16>,
+                           Panels<Float32>,
+                           Rows<Bfloat16>,
+                           Rows<Float32>,
+                           Plain<Bfloat16>,
+                           Plain<Float32>,
+                           BytePanels<Bfloat16, int8_t>,
+                           BytePanels<Float32, int8_t>,
+                           GroupedBytePanels<OfFloat8<Bfloat16>, Float8>,
+                           GroupedBytePanels<OfFloat8<Float32>, Float8>,
+                           FourBitPanels<Float32>};
 
 }  // namespace jaxserve::matmul

@@ -4,8 +4,6 @@
 // of a tile's 16 words the first numbers and the second ones apart, then both to what there was; denormal numbers are 0.
 #pragma once
 
-#include <algorithm>
-
 #include "pallas_kernels/matmul/native_amx.h"
 #include "pallas_kernels/matmul/native_avx512bf16.h"
 
@@ -88,7 +86,7 @@ inline void AddRowAsTiles(const Strip& strip, const Quads& from) {
   const int8_t* quads = from.panel;
   for (int64_t quad = 0; quad < from.quads;) {
     __m512 first[4] = {}, second[4] = {};
-    for (const int64_t end = std::min(quad + kStepQuads, from.quads); quad < end; ++quad, quads += 4 * kBlock)
+    for (const int64_t end = Smaller(quad + kStepQuads, from.quads); quad < end; ++quad, quads += 4 * kBlock)
       for (int v = 0; v < 4; ++v) {
         __builtin_prefetch(quads + 4 * v * kTile + kAhead);
         __m512 numbers[4];

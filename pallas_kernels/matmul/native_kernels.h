@@ -65,11 +65,14 @@ using Compute = void (*)(const Product& product, int64_t block);
 using ComputeW8A8 = void (*)(const W8A8Product& product, int64_t block);
 using ComputeFourBit = void (*)(const FourBitProduct& product, int64_t block);
 
+// A table in a file for an instruction set is constexpr and names functions of that file alone: nothing compiled for an instruction
+// set runs when the library is loaded. Its null entries are those of the instruction set before; see Choose().
 struct Kernels {
-  Compute panels_bfloat16, panels_float32, rows_bfloat16, rows_float32, plain_bfloat16, plain_float32;
-  Compute int8_bfloat16, int8_float32;      // panels of int8; x is what the name ends with
-  Compute float8_bfloat16, float8_float32;  // panels of E4M3, likewise
-  ComputeFourBit four_bit;
+  Compute panels_bfloat16 = nullptr, panels_float32 = nullptr, rows_bfloat16 = nullptr, rows_float32 = nullptr;
+  Compute plain_bfloat16 = nullptr, plain_float32 = nullptr;
+  Compute int8_bfloat16 = nullptr, int8_float32 = nullptr;      // panels of int8; x is what the name ends with
+  Compute float8_bfloat16 = nullptr, float8_float32 = nullptr;  // panels of E4M3, likewise
+  ComputeFourBit four_bit = nullptr;
   // Rows in bfloat16 by numbers that are bfloat16, without zeros and in groups of a multiple of 32 inputs; null if there is none.
   ComputeFourBit four_bit_bfloat16 = nullptr;
 };
@@ -80,11 +83,11 @@ extern const ComputeW8A8 kAvx2W8A8, kAvx512VnniW8A8, kAmxW8A8;
 #endif
 extern const Kernels kPortable;
 #if defined(__x86_64__)
-extern const Kernels kAvx2, kAvx512, kAvx512Bf16, kAvx512SlowBf16, kAmx;
+extern const Kernels kAvx2, kAvx512, kAvx512Bf16, kAmx;
 #endif
 
 // The best ones that this CPU can run and `instruction_set` allows: a name as in native/library.py, "portable" or "best".
-const Kernels& Choose(std::string_view instruction_set);
+Kernels Choose(std::string_view instruction_set);
 ComputeW8A8 ChooseW8A8(std::string_view instruction_set);
 
 }  // namespace jaxserve::matmul

@@ -1,8 +1,6 @@
 // The product of native_kernels.h with rows of a matrix by AMX: tiles take the matrix for the rows, and the rows of x, turned, for a panel.
 #pragma once
 
-#include <algorithm>
-
 #include "pallas_kernels/matmul/native_amx.h"
 #include "pallas_kernels/matmul/native_tiles.h"
 
@@ -36,7 +34,7 @@ inline void Turn(__m512i (&lines)[16]) {
 inline void TurnRows(const char* x, int64_t stride, int64_t rows, int64_t words, int64_t width, uint32_t* to) {
   for (int64_t row = 0; row < width; row += kTile)
     for (int64_t word = 0; word < words; word += kTile) {
-      const int64_t here = std::min(kTile, words - word);
+      const int64_t here = Smaller(kTile, words - word);
       const auto some = static_cast<__mmask16>((1u << here) - 1);
       __m512i lines[16];
       for (int64_t r = 0; r < kTile; ++r)
@@ -67,7 +65,7 @@ inline void TileSomeRows(const Product& product, int64_t row, int64_t rows, int6
   Tiles tiles;
   int64_t word = 0;
   do {
-    const int64_t here = std::min(kTurnedWords, words - word);
+    const int64_t here = Smaller(kTurnedWords, words - word);
     const char* panel = reinterpret_cast<const char*>(x + 2 * word);  // one row is turned as it lies
     if (rows > 1) {
       TurnRows(panel, stride, rows, here, width, turned);
@@ -77,7 +75,7 @@ inline void TileSomeRows(const Product& product, int64_t row, int64_t rows, int6
       const char* from = reinterpret_cast<const char*>(matrix + output * inputs + 2 * word);
       NextRows next{output + kTile < product.outputs ? from + kTile * stride : from, stride};  // of this matrix only
       AddLines<Bfloat16Pairs>(tiles, {from, panel, reinterpret_cast<char*>(sums + (output - begin) * width),
-                                      std::min(kTile, end - output), here, width, stride, 4 * width, 4 * width, word == 0}, next);
+                                      Smaller(kTile, end - output), here, width, stride, 4 * width, 4 * width, word == 0}, next);
     }
     word += kTurnedWords;
   } while (word < words);
@@ -90,9 +88,9 @@ inline void TileSomeRows(const Product& product, int64_t row, int64_t rows, int6
 }
 
 void TileRows(const Product& product, int64_t block) {
-  const int64_t begin = block * kBlock, end = std::min(begin + kBlock, product.outputs);
+  const int64_t begin = block * kBlock, end = Smaller(begin + kBlock, product.outputs);
   for (int64_t row = 0; row < product.rows; row += kBlock)
-    TileSomeRows(product, row, std::min(kBlock, product.rows - row), begin, end);
+    TileSomeRows(product, row, Smaller(kBlock, product.rows - row), begin, end);
 }
 
 }  // namespace

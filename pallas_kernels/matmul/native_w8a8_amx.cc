@@ -40,6 +40,6 @@ void TilePanels(const W8A8Product& product, int64_t block) {
 
 }  // namespace
 
-const ComputeW8A8 kAmxW8A8 = TilePanels;
+constexpr ComputeW8A8 kAmxW8A8 = TilePanels;
 
 }  // namespace jaxserve::matmul

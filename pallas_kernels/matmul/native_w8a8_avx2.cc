@@ -27,6 +27,6 @@ struct Avx2 {
 
 }  // namespace
 
-const ComputeW8A8 kAvx2W8A8 = W8A8Panels<Avx2>;
+constexpr ComputeW8A8 kAvx2W8A8 = W8A8Panels<Avx2>;
 
 }  // namespace jaxserve::matmul

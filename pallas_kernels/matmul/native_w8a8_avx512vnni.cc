@@ -22,6 +22,6 @@ struct Vnni {
 
 }  // namespace
 
-const ComputeW8A8 kAvx512VnniW8A8 = W8A8Panels<Vnni>;
+constexpr ComputeW8A8 kAvx512VnniW8A8 = W8A8Panels<Vnni>;
 
 }  // namespace jaxserve::matmul

@@ -33,6 +33,6 @@ struct Portable {
 
 }  // namespace
 
-const ComputeW8A8 kPortableW8A8 = W8A8Panels<Portable>;
+constexpr ComputeW8A8 kPortableW8A8 = W8A8Panels<Portable>;
 
 }  // namespace jaxserve::matmul

@@ -20,6 +20,7 @@ from pallas_kernels.native.library import (
     BUILT,
     FLAGS,
     INSTRUCTION_SETS,
+    ISOLATED,
     PACKAGE,
     folders,
     instruction_set,
@@ -27,13 +28,18 @@ from pallas_kernels.native.library import (
     library_name,
     sources,
 )
+from pallas_kernels.native.objects import early_code
 
 COMPILERS = ("g++", "clang++")
 KEPT = 4  # libraries for one jaxlib in a cache, which installations of several releases may share
 
 
 class BuildError(RuntimeError):
-    """There is no library, and why: the compiler failed (with its own message from the second line on), or there is no place."""
+    """There is no library, and why.
+
+    The compiler failed (its own message starts at the second line), an object file has code that runs too early, or no folder is
+    writable.
+    """
 
 
 class NoCompilerError(BuildError):
@@ -95,10 +101,14 @@ def _build(compiler: str, path: Path) -> Path:
 def _compile(compiler: str, scratch: Path, source: Path) -> Path:
     result = scratch / f"{source.parent.name}-{source.stem}.o"
     wanted = instruction_set(source)
-    flags = FLAGS if wanted is None else (*FLAGS, *INSTRUCTION_SETS[wanted])
+    flags = FLAGS if wanted is None else (*FLAGS, *ISOLATED, *INSTRUCTION_SETS[wanted])
     # jaxlib's headers are not ours to warn about.
     headers = (f"-I{PACKAGE.parent}", "-isystem", jax.ffi.include_dir())
     _run([compiler, *flags, *headers, "-c", str(source), "-o", str(result)])
+    if wanted is not None and (found := early_code(result)):
+        name = f"{source.parent.name}/{source.name}"
+        reason = f"{name} is compiled for {wanted}, but CPUs without it would run some of its code"
+        raise BuildError(f"{reason}: {', '.join(found)}\nSee pallas_kernels/native/objects.py.")
     return result
 
 

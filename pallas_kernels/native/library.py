@@ -2,7 +2,7 @@
 
 Its sources are the .cc files in the operations' folders, which include headers from there and from here. A file whose name ends
 with an instruction set, as in `matmul_avx2.cc`, is compiled for CPUs that have it; all others are for every CPU, and choose at
-run time.
+run time. No code of a file for an instruction set runs before that choice: see `objects`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ BUILT = Path(__file__).resolve().parent / "built"
 CACHED = Path(".cache") / "jaxserve" / "native"
 """Below the home directory, where the package's folder cannot be written to."""
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter")
+ISOLATED = ("-fno-exceptions",)
+"""More flags for files with an instruction set: exception tables refer to a weak symbol."""
 INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "avx2": ("-mavx2", "-mfma"),
@@ -51,9 +53,9 @@ def instruction_set(source: Path) -> str | None:
 
 @cache
 def digest() -> str:
-    """Of all that the library is made from: sources, flags, and the release of jaxlib whose headers they include."""
-    found = hashlib.blake2b(f"{version('jaxlib')} {FLAGS} {dict(INSTRUCTION_SETS)}".encode(), digest_size=8)
-    for path in sorted([*PACKAGE.rglob("*.cc"), *PACKAGE.rglob("*.h")]):
+    """Hash of what the library is made from: sources, flags, jaxlib's release (for its headers), and the check of the objects."""
+    found = hashlib.blake2b(f"{version('jaxlib')} {FLAGS} {ISOLATED} {dict(INSTRUCTION_SETS)}".encode(), digest_size=8)
+    for path in sorted([*PACKAGE.rglob("*.cc"), *PACKAGE.rglob("*.h"), PACKAGE / "native" / "objects.py"]):
         found.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return found.hexdigest()
 

@@ -70,7 +70,7 @@ ffi::Error Handle(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi:
                   ffi::Result<ffi::AnyBuffer> out, float scale, int64_t window, float soft_cap, std::string_view instruction_set) {
   const bool wide = q.element_type() == ffi::F32;
   if (!wide && q.element_type() != ffi::BF16) return ffi::Error::InvalidArgument("queries must be bfloat16 or float32");
-  const Kernels& kernels = Choose(instruction_set);
+  const Kernels kernels = Choose(instruction_set);
   const auto shape = q.dimensions();
   Whole call{};
   call.q = static_cast<const char*>(q.untyped_data());

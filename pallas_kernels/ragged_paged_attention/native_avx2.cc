@@ -55,6 +55,6 @@ struct Avx2 {
 
 }  // namespace
 
-const Kernels kAvx2 = InFloats<Avx2>();
+constexpr Kernels kAvx2 = InFloats<Avx2>();
 
 }  // namespace jaxserve::attention

@@ -3,6 +3,6 @@
 
 namespace jaxserve::attention {
 
-const Kernels kAvx512 = InFloats<Avx512>();
+constexpr Kernels kAvx512 = InFloats<Avx512>();
 
 }  // namespace jaxserve::attention

@@ -66,11 +66,7 @@ struct Pairs {
 
 }  // namespace
 
-const Kernels kAvx512Bf16 = {AttendWith<Avx512, Pairs<uint16_t>>,
-                             kAvx512.float32,
-                             AttendWith<Avx512, Pairs<int8_t>>,
-                             AttendWith<Avx512, Pairs<Float8>>,
-                             kAvx512.int8_wide,
-                             kAvx512.float8_wide};
+constexpr Kernels kAvx512Bf16 = {AttendWith<Avx512, Pairs<uint16_t>>, nullptr, AttendWith<Avx512, Pairs<int8_t>>,
+                                 AttendWith<Avx512, Pairs<Float8>>, nullptr, nullptr};
 
 }  // namespace jaxserve::attention

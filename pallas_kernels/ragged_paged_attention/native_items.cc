@@ -133,9 +133,13 @@ void ComputeInRanges(ffi::ThreadPool& pool, const Shared& shared, const std::vec
 
 int64_t MostTokens(int64_t group) { return std::max<int64_t>(kRows / group, 1); }
 
-const Kernels& Choose(std::string_view instruction_set) {
+Kernels Choose(std::string_view instruction_set) {
 #if defined(__x86_64__)
-  if (MayUse("avx512bf16", instruction_set)) return kAvx512Bf16;
+  if (MayUse("avx512bf16", instruction_set)) {
+    Kernels kernels = kAvx512;
+    kernels.bfloat16 = kAvx512Bf16.bfloat16, kernels.int8 = kAvx512Bf16.int8, kernels.float8 = kAvx512Bf16.float8;
+    return kernels;
+  }
   if (MayUse("avx512", instruction_set)) return kAvx512;
   if (MayUse("avx2", instruction_set)) return kAvx2;
 #endif

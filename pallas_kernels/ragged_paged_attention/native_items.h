@@ -27,7 +27,7 @@ struct Shared {
 int64_t MostTokens(int64_t group);
 
 // The kernels for a CPU: the best ones, or those of an instruction set that it has.
-const Kernels& Choose(std::string_view instruction_set);
+Kernels Choose(std::string_view instruction_set);
 
 void Compute(xla::ffi::ThreadPool& pool, const Shared& shared, const std::vector<Item>& items);
 

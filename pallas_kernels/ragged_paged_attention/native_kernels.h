@@ -67,6 +67,8 @@ inline int64_t ScratchFloats(const Queries& queries) {
 // `scratch` of ScratchFloats used. A row's result does not depend on the other rows. Keys that no row sees may be anything.
 using Attend = void (*)(const Queries& queries, int64_t first, int64_t last, const Softmax& state, float* scratch);
 
+// A table in a file for an instruction set is constexpr and names functions of that file alone: nothing compiled for an instruction
+// set runs when the library is loaded. Null entries are those of the instruction set before; see Choose().
 struct Kernels {
   Attend bfloat16, float32;         // by the dtype of queries and cache
   Attend int8, float8;              // by that of the cache, with queries in bfloat16

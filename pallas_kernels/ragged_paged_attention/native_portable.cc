@@ -36,6 +36,6 @@ struct Portable {
 
 }  // namespace
 
-const Kernels kPortable = InFloats<Portable>();
+constexpr Kernels kPortable = InFloats<Portable>();
 
 }  // namespace jaxserve::attention

@@ -138,6 +138,73 @@ def test_files_are_compiled_for_the_instruction_set_of_their_name():
         assert all(stem.endswith(f"_{name}") for stem, name in sets.items() if name is not None)
 
 
+COMPILER = build.find_compiler()
+NEEDS_COMPILER = pytest.mark.skipif(COMPILER is None, reason="NOT CHECKED: native objects need a compiler")
+NEEDS_X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT CHECKED: instruction sets are x86-64's")
+TABLE = "struct Table { int (*twice)(int); };\nextern const Table kTable, kOther;\n"
+SAFE = f"{TABLE}namespace {{ int Twice(int x) {{ return 2 * x; }} }}\nconstexpr Table kTable = {{Twice}};\n"
+COPIED = f"{TABLE}const Table kTable = {{kOther.twice}};\n"
+INLINE = "inline __attribute__((noinline)) int Twice(int x) { return 2 * x; }\nint Four(int x) { return Twice(Twice(x)); }\n"
+TEMPLATE = """namespace std { template <class T> __attribute__((noinline)) T Twice(T x) { return 2 * x; } }
+int Four(int x) { return std::Twice(std::Twice(x)); }
+"""
+STATIC = "inline int& Count() { static int count = 0; return count; }\nint Next() { return ++Count(); }\n"
+HANDLER = "void Use(int*);\nstruct Scope { ~Scope(); };\nvoid Run() { Scope scope; int x = 0; Use(&x); }\n"
+
+
+@pytest.fixture
+def build_one(tmp_path, monkeypatch):
+    """Build a library of one source, compiled for AVX2 unless its name says otherwise."""
+
+    def build_source(text, name="native_avx2.cc"):
+        for module in (library, build):
+            monkeypatch.setattr(module, "BUILT", tmp_path / "built")
+        source = tmp_path / "matmul" / name
+        source.parent.mkdir()
+        source.write_text(text)
+        monkeypatch.setattr(build, "sources", lambda: [source])
+        return build.provide()
+
+    return build_source
+
+
+@NEEDS_COMPILER
+@NEEDS_X86
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (COPIED, "section .init_array"),
+        (INLINE, "weak symbol _Z5Twicei"),
+        (TEMPLATE, "weak symbol _ZSt5TwiceIiET_S0_"),
+        (STATIC, "unique symbol _ZZ5CountvE5count"),
+    ],
+    ids=["copied_table", "inline_function", "std_template", "static_of_inline_function"],
+)
+def test_code_of_an_instruction_set_that_other_cpus_would_run_is_refused(build_one, tmp_path, text, problem):
+    if COMPILER is not None and problem.startswith("unique") and not COMPILER.endswith("g++"):
+        problem = problem.replace("unique", "weak")
+    with pytest.raises(build.BuildError, match=r"^matmul/native_avx2.cc is compiled for avx2") as refused:
+        build_one(text)
+    assert problem in str(refused.value)
+    assert files(tmp_path / "built") == []
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize(
+    ("text", "name"), [(SAFE, "native_avx2.cc"), (HANDLER, "native_avx2.cc"), (INLINE + COPIED, "native_portable.cc")]
+)
+def test_other_code_is_linked(build_one, text, name):
+    if platform.machine() != "x86_64":
+        name = "native_portable.cc"
+    assert build_one(text, name).is_file()
+
+
+@NEEDS_COMPILER
+def test_the_objects_of_these_sources_pass():
+    """A library that is there passed when it was built: its name has a digest of the sources and of the check."""
+    assert build.provide().name == library.library_name()
+
+
 def test_a_name_is_of_one_library():
     if (reason := native.missing()) is None:
         assert native.target_name("Matmul") == f"jaxserve_Matmul_{native.digest()}"
