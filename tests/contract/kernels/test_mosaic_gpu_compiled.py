@@ -16,6 +16,7 @@ from jaxserve.executor.compile_cache import nothing_kept
 from pallas_kernels.ragged_paged_attention import AttentionOptions, mosaic_gpu, mosaic_gpu_latent, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_tiles import HOPPER
 from pallas_kernels.registry import Target
+from tests.support.tiers import sampled
 
 from . import ptx
 from .needs import MOSAIC, PLUGIN
@@ -23,8 +24,8 @@ from .needs import MOSAIC, PLUGIN
 pytestmark = [MOSAIC, PLUGIN]
 
 FLOAT8 = jnp.float8_e4m3fn
+# What the interpreter cannot check: one shape of each kind of kernel, and in `make test-all` every shape.
 QUANTIZED = pytest.mark.parametrize("kv_dtype", [FLOAT8, jnp.int8], ids=["float8", "int8"])
-EVERY_CACHE = pytest.mark.parametrize("kv_dtype", [None, FLOAT8, jnp.int8], ids=["bfloat16", "float8", "int8"])
 HEADS, KV_HEADS, PAGES_PER_ROW = 32, 8, 256
 
 
@@ -105,16 +106,19 @@ def kernels(lowered: jax.stages.Lowered) -> int:
 # Each head dim, dtype and page size at least once; all of them together take minutes: `python -m benchmarks.compile_kernels`.
 @pytest.mark.parametrize(
     ("dim", "dtype", "page_size"),
-    [
-        (16, jnp.bfloat16, 16),
-        (64, jnp.bfloat16, 16),
-        (80, jnp.bfloat16, 64),
-        (96, jnp.float16, 32),
-        (128, jnp.bfloat16, 16),
-        (128, jnp.float16, 8),
-        (256, jnp.bfloat16, 16),
-        (256, jnp.float16, 64),
-    ],
+    sampled(
+        [
+            (128, jnp.bfloat16, 16),
+            (16, jnp.bfloat16, 16),
+            (64, jnp.bfloat16, 16),
+            (256, jnp.float16, 64),
+            (80, jnp.bfloat16, 64),
+            (96, jnp.float16, 32),
+            (128, jnp.float16, 8),
+            (256, jnp.bfloat16, 16),
+        ],
+        3,
+    ),
 )
 def test_mixed_batches(device, compiled, dim, dtype, page_size):
     lowered = lower(device, tokens=256, rows=8, dim=dim, dtype=dtype, page_size=page_size)
@@ -125,13 +129,16 @@ def test_mixed_batches(device, compiled, dim, dtype, page_size):
 @QUANTIZED
 @pytest.mark.parametrize(
     ("dim", "dtype", "page_size", "scale_dtype"),
-    [
-        (64, jnp.bfloat16, 64, jnp.float32),
-        (80, jnp.bfloat16, 16, jnp.float32),
-        (96, jnp.float16, 32, jnp.bfloat16),
-        (128, jnp.bfloat16, 8, jnp.bfloat16),
-        (256, jnp.bfloat16, 16, jnp.float32),
-    ],
+    sampled(
+        [
+            (128, jnp.bfloat16, 8, jnp.bfloat16),
+            (64, jnp.bfloat16, 64, jnp.float32),
+            (80, jnp.bfloat16, 16, jnp.float32),
+            (96, jnp.float16, 32, jnp.bfloat16),
+            (256, jnp.bfloat16, 16, jnp.float32),
+        ],
+        4,
+    ),
 )
 def test_mixed_batches_in_8_bits(device, compiled, dim, dtype, page_size, scale_dtype, kv_dtype):
     sizes = {"tokens": 256, "rows": 8, "dim": dim, "page_size": page_size}
@@ -140,12 +147,13 @@ def test_mixed_batches_in_8_bits(device, compiled, dim, dtype, page_size, scale_
     compiled(lowered, most_spilled=16 if dim == 256 else 0)
 
 
-@EVERY_CACHE
+@pytest.mark.extended
+@pytest.mark.parametrize("kv_dtype", [None, FLOAT8, jnp.int8], ids=["bfloat16", "float8", "int8"])
 def test_decodes_of_wide_heads(device, compiled, kv_dtype):
     compiled(lower(device, tokens=64, rows=64, dim=256, kv_dtype=kv_dtype))
 
 
-@EVERY_CACHE
+@pytest.mark.parametrize("kv_dtype", sampled([FLOAT8, None, jnp.int8], 3), ids=["float8", "bfloat16", "int8"])
 def test_decodes_with_every_option(device, compiled, kv_dtype):
     lowered = lower(device, tokens=64, rows=64, dim=128, kv_dtype=kv_dtype, window=1024, soft_cap=30.0, sinks=True)
     assert kernels(lowered) == 2
@@ -170,7 +178,7 @@ def test_warps_of_a_decode_meet_only_where_numbers_are_widened(device, compiled,
         assert used.registers <= 168  # of 65536 for three warpgroups
 
 
-@pytest.mark.parametrize(("dim", "kv_dtype"), [(64, None), (128, None), (256, None), (128, FLOAT8), (128, jnp.int8)])
+@pytest.mark.parametrize(("dim", "kv_dtype"), sampled([(128, None), (64, None), (256, None), (128, FLOAT8), (128, jnp.int8)], 3))
 def test_a_softmax_of_a_prefill_shares_the_time_with_a_product(device, compiled, dim, kv_dtype):
     _, printed = compiled(lower(device, tokens=256, rows=8, dim=dim, kv_dtype=kv_dtype))
     assert "are serialized" not in printed  # ptxas's word for products that it lets run one by one

@@ -17,6 +17,7 @@ import pytest
 from pallas_kernels.parity.cases import ATTENTION_CASES, EVERYTHING, LATENTS, PLAIN, SHORT_LATENTS, SINKS, AttentionCase
 from pallas_kernels.parity.gate import TOLERANCE, check_attention
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention, reference
+from tests.support.tiers import sampled
 
 from .batches import Heads, make_batch
 from .needs import MOSAIC
@@ -87,18 +88,18 @@ def check(case, dtype):
     assert result.verdict == "pass", result
 
 
-@pytest.mark.parametrize("case", TINY, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", sampled(TINY, 4), ids=lambda case: case.name)
 def test_tiny_case(case):
     check(case, "bfloat16")
 
 
-@pytest.mark.parametrize(("page_size", "dtype"), [(64, "bfloat16"), (16, "float8")])
-@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
+@pytest.mark.parametrize(("page_size", "dtype"), sampled([(64, "bfloat16"), (16, "float8")], 2))
+@pytest.mark.parametrize("case", sampled(SEVERAL, 2), ids=lambda case: case.name)
 def test_several_queries(case, page_size, dtype):
     check(replace(case, page_size=page_size), dtype)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", sampled(CASES, 3), ids=lambda case: case.name)
 def test_case(case):
     check(case, "float16")
 
@@ -106,13 +107,13 @@ def test_case(case):
 UNSPLIT = "mosaic_gpu_unsplit_interpreted"
 
 
-@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", sampled(SEVERAL, 3), ids=lambda case: case.name)
 def test_unsplit(case):
     result = check_attention(case, "bfloat16", UNSPLIT)
     assert result.verdict == "pass", result
 
 
-@pytest.mark.parametrize("options", [PLAIN, replace(PLAIN, window=50, soft_cap=5.0)], ids=["plain", "window and cap"])
+@pytest.mark.parametrize("options", sampled([replace(PLAIN, window=50, soft_cap=5.0), PLAIN], 2), ids=["window and cap", "plain"])
 def test_unsplit_gives_a_token_the_same_bits_however_its_row_is_computed(options):
     """The last tokens of a row of 150 keys: alone, as chunks of several sizes, and beside other rows."""
     batch = make_batch(((140, 150), (1, 70), (3, 90)), heads=Heads(2, 1, 32), page_size=16, dtype="bfloat16")
@@ -125,19 +126,20 @@ def test_unsplit_gives_a_token_the_same_bits_however_its_row_is_computed(options
         np.testing.assert_array_equal(np.asarray(one), together[first:last], err_msg=f"tokens {first} to {last}")
 
 
-@pytest.mark.parametrize("case", LATENT_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", sampled(LATENT_CASES, 3), ids=lambda case: case.name)
 def test_latents(case):
     check(case, "float16" if case.page_size == 64 else "bfloat16")
 
 
 @pytest.mark.parametrize(
-    "name", ["pages of 8", "head dim 256", "everything", "huge scores", "a long row", "a long chunk", "chunks, everything"]
+    "name",
+    sampled(["everything", "pages of 8", "head dim 256", "huge scores", "chunks, everything", "a long row", "a long chunk"], 4),
 )
 def test_float8(name):
     check(BY_NAME[name], "float8")
 
 
-@pytest.mark.parametrize("name", ["pages of 8", "everything", "a long row", "chunks, everything"])
+@pytest.mark.parametrize("name", sampled(["everything", "pages of 8", "a long row", "chunks, everything"], 4))
 def test_int8(name):
     check(BY_NAME[name], "int8")
 

@@ -35,6 +35,7 @@ from pallas_kernels.parity.states import PLACES, Step
 from pallas_kernels.registry import Target as KernelTarget
 from pallas_kernels.registry import pick
 from pallas_kernels.state_rows import StateRows
+from tests.support.tiers import sampled
 
 from . import ptx
 from .needs import MOSAIC, PLUGIN
@@ -57,13 +58,13 @@ def no_races(capfd):
     assert "RACE DETECTED" not in capfd.readouterr().out
 
 
-@pytest.mark.parametrize(("case", "dtype"), cases(LINEAR_CASES), ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(("case", "dtype"), sampled(cases(LINEAR_CASES), 3), ids=lambda value: getattr(value, "name", value))
 def test_linear(case, dtype):
     result = check_linear(case, dtype, INTERPRETED)
     assert result.verdict == ("unsupported" if case.name.startswith("odd widths") else "pass"), result
 
 
-@pytest.mark.parametrize(("case", "dtype"), cases(CONV_CASES), ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(("case", "dtype"), sampled(cases(CONV_CASES), 3), ids=lambda value: getattr(value, "name", value))
 def test_conv(case, dtype):
     result = check_conv(case, dtype, INTERPRETED)
     assert result.verdict == ("unsupported" if case.channels % 128 else "pass"), result
