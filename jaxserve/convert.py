@@ -20,6 +20,7 @@ from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.jax_settings import engine_settings
 from jaxserve.weights.conversion import Source, convert, make_manifest
 from jaxserve.weights.manifest import MANIFEST
 
@@ -71,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+@engine_settings()
 def _run(config: ConvertConfig, told: Callable[[int, int], None]) -> str:
     path = Path(config.source or "")
     if config.manifest:

@@ -24,6 +24,7 @@ from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
 from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError
 from jaxserve.executor.held_weights import PIECE_BYTES
 from jaxserve.executor.programs import CompileProgress, silent
+from jaxserve.jax_settings import engine_settings
 from jaxserve.offline import OnOutput, drive, for_each, prepare_text
 from jaxserve.offline_likelihood import Likelihoods, OnLikelihood, Pair, tokens_of
 from jaxserve.offline_pooling import (
@@ -449,6 +450,7 @@ class LLM:
     def _call(self, function: Callable[[], Result]) -> Result:
         """Between two turns; who follows the prefix cache hears what it changed there."""
 
+        @engine_settings()
         def told() -> Result:
             result = function()
             self._built.core.tell()

@@ -14,6 +14,7 @@ from jaxserve.engine.pooled import PooledOutputs
 from jaxserve.engine.routed_experts import RoutedExperts
 from jaxserve.engine.turns import Turns
 from jaxserve.errors import CancelledRequestError, InvalidRequestError, RefusedError
+from jaxserve.jax_settings import caller_settings, engine_settings
 from jaxserve.outputs import CompletionOutput, PoolingOutput, PoolingRequestOutput, RequestOutput, logprob_dict
 from jaxserve.pooling.params import PoolingParams
 from jaxserve.sampling.params import SamplingParams
@@ -142,6 +143,7 @@ def prepare_text(
     return requests
 
 
+@engine_settings()
 def drive(
     built: BuiltEngine,
     turns: Turns,
@@ -161,7 +163,8 @@ def drive(
             generated = request.end(built.routed)
             bar.ended(len(request.engine_requests[0].prompt), generated)
             if on_output is not None:
-                on_output(request.output)
+                with caller_settings():
+                    on_output(request.output)
 
         try:
             while pending or core.has_work:

@@ -25,6 +25,7 @@ from jaxserve.engine.preparation import model_directory
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.evaluation.result import require_writable
 from jaxserve.executor.platform import choose_platform
+from jaxserve.jax_settings import engine_settings
 from jaxserve.quantization.audit import propose
 from jaxserve.quantization.checkpoint import nearest, open_model, write_quantized
 from jaxserve.quantization.judged import Judged, Told
@@ -99,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+@engine_settings()
 def _run(config: QuantizeConfig, console: Console) -> None:
     assert config.model is not None
     recipe = recipe_of(config.scheme, config.group_size)

@@ -24,6 +24,7 @@ from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.executor.platform import choose_platform
+from jaxserve.jax_settings import engine_settings
 from jaxserve.rollout import verify_logprobs
 from pallas_kernels.parity.cases import DTYPES
 from pallas_kernels.parity.gate import Result
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = VerifyConfig(**vars(_parser().parse_args(given)))
         device = _device(config.device)
         target = Target.of(device)
-        with jax.default_device(device):
+        with engine_settings(), jax.default_device(device):
             results = list(check_all(config.operations(), config.dtypes(), target, interpret=config.interpret))
         if config.json is not None:
             _write(Path(config.json), device, results)

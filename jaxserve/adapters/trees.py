@@ -14,6 +14,7 @@ from jaxserve.adapters.config import AdapterConfig
 from jaxserve.adapters.peft import PREFIX, A, AdapterFormat, AdapterTensors, B, HostAdapter, check_fits, pack
 from jaxserve.adapters.views import LoraView, Side
 from jaxserve.errors import CheckpointError, ConfigError
+from jaxserve.jax_settings import engine_settings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.lora import lora_rules
 from jaxserve.weights.check import FLOATS
@@ -46,6 +47,7 @@ class AdapterTrees:
         self._form = form
         self._max_rank = max_rank
 
+    @engine_settings()
     def make(self, params: Any, config: LoraSettings, mapping: ParamMapping = "auto") -> HostAdapter:
         """An adapter of a tree: nested dicts, an nnx.Module, of which LoRA's parameters are taken, or an nnx.State.
 

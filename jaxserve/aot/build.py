@@ -33,6 +33,7 @@ from jaxserve.executor.program_bundle import save_programs
 from jaxserve.executor.program_spec import ProgramSpec
 from jaxserve.executor.programs import temporary_bytes
 from jaxserve.executor.slow_kernels import slow_kernels
+from jaxserve.jax_settings import engine_settings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import expert_groups
 from jaxserve.step.buckets import Bucket
@@ -141,6 +142,7 @@ Done = Callable[[CompiledStep], None]
 """Told after every bucket."""
 
 
+@engine_settings()
 @nothing_kept()
 def compile_for(config: TargetConfig, done: Done, output: Path | None = None) -> Result:
     """Compile and look. If there is an `output`, save the programs there, those that are not steps among them.

@@ -25,5 +25,14 @@ def share_metrics_in(directory: Path) -> None:
 
 
 def xla_flags() -> str:
-    """XLA_FLAGS: flags of every program that this process compiles; they are part of what a program depends on."""
-    return os.environ.get("XLA_FLAGS", "")
+    """Flags of every program that this process compiles, which programs depend on: XLA_FLAGS and LIBTPU_INIT_ARGS.
+
+    XLA_FLAGS that do not begin with a dash name a file of flags.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if flags and not flags.startswith("-"):
+        try:
+            flags = Path(flags).read_text(encoding="utf-8", errors="replace")
+        except OSError:  # XLA says so
+            flags = ""
+    return " ".join([*flags.split(), *os.environ.get("LIBTPU_INIT_ARGS", "").split()])

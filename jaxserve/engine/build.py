@@ -54,6 +54,7 @@ from jaxserve.executor.slow_kernels import slow_kernels
 from jaxserve.executor.weight_schemes import describe_weights
 from jaxserve.grammar.grammars import Grammars
 from jaxserve.grammar.vocabulary import load_vocabulary
+from jaxserve.jax_settings import caller_settings, engine_settings
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.record.crash import CrashDumper
@@ -121,6 +122,7 @@ class BuiltEngine:
     adapters: EngineAdapters | None = None
 
 
+@engine_settings()
 def build_engine(
     config: EngineConfig, *, strict_length: bool, clock: Clock, progress: CompileProgress, given: GivenParams | None = None
 ) -> BuiltEngine:
@@ -133,6 +135,7 @@ def build_engine(
         progress: told about loading and compiling.
         given: the weights, if they are not to be loaded.
     """
+    progress = caller_settings()(progress)
     times = PhaseTimer()
     ready = prepare(config)
     slow = slow_kernels(ready.decoder, ready.lowering.mesh, ready.lowering.options)
@@ -155,6 +158,7 @@ def build_engine(
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
     core = EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars)
     core.adapters = adapters
+    core.settings = engine_settings
     core.weight_version = None if given is None else given.version
     intake = _intake(config, ready, fingerprint, scheduler.cache, strict=strict_length)
     intake.weights_are(core.weight_version)

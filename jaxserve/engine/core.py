@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxserve.engine.awaited import all_done
@@ -53,6 +53,7 @@ class EngineCore:
         adapters: that requests may name; None for none.
         weight_version: of the weights that steps run with; None for those that it began with, if they have no name.
         death: what it died of; None while it lives.
+        settings: context of each thread that runs the engine or its calls: jax's settings, which differ from the caller's.
 
     Args:
         overlap: whether a step is planned and submitted while the one before it runs. A sequence that ends is then noticed one
@@ -90,6 +91,7 @@ class EngineCore:
         self.control: EngineControl | None = None
         self.adapters: EngineAdapters | None = None
         self.beat: Callable[[], None] = _nothing
+        self.settings: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def has_work(self) -> bool:

@@ -125,6 +125,10 @@ class EngineLoop:
             self._thread.join()
 
     def _run(self) -> None:
+        with self._core.settings():
+            self._turn_until_stopped()
+
+    def _turn_until_stopped(self) -> None:
         try:
             while self._take_messages():
                 updates = self._core.step()
@@ -223,7 +227,8 @@ class EngineLoop:
     def _work(self, apart: Apart[Any, Any], done: Future[Any]) -> None:
         """In a thread of its own."""
         try:
-            made = apart.work()
+            with self._core.settings():
+                made = apart.work()
         except Exception as error:
             done.set_exception(error)
         else:

@@ -30,6 +30,7 @@ from jaxserve.executor.platform import choose_platform
 from jaxserve.executor.program_bundle import Manifest, ProgramBundle, read_manifest
 from jaxserve.executor.program_cache import ProgramCache
 from jaxserve.executor.programs import ProgramStore
+from jaxserve.jax_settings import engine_settings, refusal
 from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
@@ -85,9 +86,10 @@ class Preparation:
     served: Served
 
 
+@engine_settings()
 def prepare(config: EngineConfig) -> Preparation:
     """Read all files but the weights, choose devices and sizes. Raises CheckpointError, UnsupportedModelError or ConfigError."""
-    choose_platform(config.cache.gpu_memory_fraction)
+    _require_jax(config)
     keep_compiled_programs(config.compile.compilation_cache_dir)
     directory = model_directory(config.model.model)
     policies = load_policies(config.scheduler.policies, config.scheduler.tenant_keys)
@@ -147,6 +149,17 @@ def prepare(config: EngineConfig) -> Preparation:
         draft=draft,
         served=served,
     )
+
+
+def _require_jax(config: EngineConfig) -> None:
+    """Start jax's devices. Raises ConfigError for settings of jax that the engine cannot run under."""
+    if (refused := refusal()) is not None:
+        raise ConfigError(refused)
+    choose_platform(config.cache.gpu_memory_fraction)
+    try:
+        jax.devices()
+    except RuntimeError as error:
+        raise ConfigError(f"jax cannot start its devices (jax_platforms={jax.config.jax_platforms}): {error}") from error
 
 
 def _draft(config: EngineConfig, target: DraftTarget, mesh: Mesh) -> PreparedDraft | None:

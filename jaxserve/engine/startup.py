@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from jaxserve.executor.programs import CompileProgress
+from jaxserve.jax_settings import pin_thread
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
@@ -34,7 +35,7 @@ def both(
     Raises BaseException: what failed first, once the other has ended too.
     """
     shared = _Shared(progress)
-    with ThreadPoolExecutor(1, thread_name_prefix="jaxserve-start") as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="jaxserve-start", initializer=pin_thread) as pool:
         future = pool.submit(shared.run, beside)
         mine = shared.run(here)
         other = future.result()

@@ -14,6 +14,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxserve.executor.lowering import Lowering
+from jaxserve.jax_settings import keyed_settings
 from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
 from pallas_kernels import native
 from pallas_kernels.matmul import Matrix
@@ -22,7 +23,6 @@ from sharding import EXPERT
 PACKAGES = ("jaxserve", "jax", "jaxlib", "flax", "numpy")
 CUDA_PACKAGES = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
 TRACED = ("jaxserve", "pallas_kernels", "sharding")  # packages whose code becomes programs
-SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision")  # jax's, that change programs
 _NO_PART = ("dtype", "eos_token_ids")  # of DecoderConfig: the checkpoint's dtype, and what stops a request
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -56,9 +56,8 @@ def identity(lowering: Lowering) -> Identity:
         "rules": tuple(rule.option.name for rule in lowering.rules),
         "draft": None if lowering.draft is None else lowering.draft.model,
     }
-    settings = {name: getattr(jax.config, name) for name in SETTINGS}
-    xla = {"compiler_options": lowering.compiler_options}
-    return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | settings | xla).items()}
+    xla = keyed_settings() | {"compiler_options": lowering.compiler_options}
+    return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | xla).items()}
 
 
 def _held(lowering: Lowering) -> Schemes:

@@ -14,6 +14,7 @@ from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, PUT_TABLE, Lower
 from jaxserve.executor.program_spec import MOVES, ProgramSpec
 from jaxserve.executor.routed_experts import ROUTED_EXPERTS
 from jaxserve.executor.step_programs import DraftPrograms, StepPrograms
+from jaxserve.jax_settings import pin_thread
 from jaxserve.sampling.variants import Variant
 from jaxserve.step.buckets import Bucket
 from jaxserve.step.plan import MoveKind
@@ -152,7 +153,8 @@ def _make_all(
     specs: list[ProgramSpec], what: str, make: Callable[[ProgramSpec], Any], progress: CompileProgress
 ) -> dict[str, Any]:
     done: dict[str, Any] = {}
-    with ThreadPoolExecutor(compile_threads(os.cpu_count()), thread_name_prefix="jaxserve-programs") as pool:
+    threads = compile_threads(os.cpu_count())
+    with ThreadPoolExecutor(threads, thread_name_prefix="jaxserve-programs", initializer=pin_thread) as pool:
         futures = {pool.submit(make, spec): spec.name for spec in specs}
         try:
             for future in as_completed(futures):

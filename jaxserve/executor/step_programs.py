@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from jaxserve.jax_settings import engine_settings
 from jaxserve.sampling.options import Need
 from jaxserve.sampling.variants import Variant
 from jaxserve.step.buckets import Bucket, BucketGrid
@@ -145,6 +146,7 @@ class StepPrograms:
             self._thread = None
             return None
 
+    @engine_settings()
     def _compile(self) -> None:
         while threading.main_thread().is_alive() and (missing := self._next()) is not None:  # a process that ends waits for us
             try:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxserve.jax_settings import engine_settings
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.dense_attention import dense_attend
@@ -30,6 +31,7 @@ class Trainer:
         self._run = jax.jit(partial(_next_logprobs, config))
         self._params = params
 
+    @engine_settings()
     def logprobs(self, tokens: Sequence[int], temperature: float = 1.0) -> Floats:
         """float32[T-1], natural log, of each token after the first, given those before it."""
         padded = np.zeros(-(-len(tokens) // _PADDED_TO) * _PADDED_TO + 1, np.int32)  # padding comes after what sees it

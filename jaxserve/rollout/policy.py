@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.jax_settings import engine_settings
 from jaxserve.llm import LLM
 from jaxserve.rollout.sequences import Rollout, rollout, score
 from jaxserve.sampling.params import SamplingParams
@@ -70,6 +71,7 @@ class RolloutPolicy:
         given = [self.encode(prompt) for prompt in prompts]
         return [found[0] for found in rollout(self.llm, given, each, adapter=self._adapter)]
 
+    @engine_settings()
     def token_logprobs(self, prompt_tokens: npt.ArrayLike, completion_tokens: npt.ArrayLike) -> Floats:
         """float32[B,C] of left-padded prompts [B,P] and right-padded completions [B,C]; 0 at padding."""
         prompts, completions = np.asarray(prompt_tokens), np.asarray(completion_tokens)
@@ -93,6 +95,7 @@ class RolloutPolicy:
         return padded
 
 
+@engine_settings()
 def seeds_of(seed: Seed, count: int) -> list[int | None]:
     """A seed a prompt, from one for all."""
     if seed is None:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxserve.engine.control import SentMapping
 from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import CheckpointError, InvalidRequestError, JaxserveError
+from jaxserve.jax_settings import engine_settings
 from jaxserve.weights.checkpoint import Block
 from jaxserve.weights.live.pieces import FLOAT_DTYPES, pieces_of
 from jaxserve.weights.live.trees import Arrays, named_arrays, named_lora_arrays
@@ -149,6 +150,7 @@ class WeightSender:
         served: int | str | None = self._post("/finish_weight_update", {**finish, "update_id": update_id})["weight_version"]
         return served
 
+    @engine_settings()
     def _put_all(self, arrays: Arrays, update_id: str) -> None:
         def put(piece: bytes) -> None:
             self._request("/update_weights", params={"update_id": update_id}, content=piece, kind="application/octet-stream")

@@ -15,6 +15,7 @@ from tunix.rl.rollout.base_rollout import BaseRollout, RolloutConfig, RolloutOut
 
 from jaxserve.adapters.config import AdapterConfig
 from jaxserve.errors import ConfigError
+from jaxserve.jax_settings import engine_settings
 from jaxserve.llm import LLM
 from jaxserve.rollout.policy import RolloutPolicy, truncation
 from jaxserve.sampling.params import SamplingParams
@@ -84,6 +85,7 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
             logprobs=[one.logprobs for one in found] if rollout_config.return_logprobs else None,
         )
 
+    @engine_settings()
     def get_per_token_logps(self, prompt_tokens: jax.Array, completion_tokens: jax.Array) -> jax.Array:
         """float32[B,C] by the served weights, 0 at padding."""
         return jnp.asarray(self._policy.token_logprobs(prompt_tokens, completion_tokens))

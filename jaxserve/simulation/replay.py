@@ -80,9 +80,11 @@ def run_replay(config: ReplayConfig, replica: ReplicaConfig, others: Iterable[An
     if not simulated:
         # jax takes seconds to import, and the simulator does without.
         from jaxserve.engine.replay import recorded_model  # noqa: PLC0415
+        from jaxserve.jax_settings import engine_settings  # noqa: PLC0415
 
         executor = recorded_model(replica.model, recording.header, _silent)
-        steps = tuple(replay(recording, executor, RealClock(), compare=True))
+        with engine_settings():
+            steps = tuple(replay(recording, executor, RealClock(), compare=True))
         return Replay(recording, f"{replica.model} on this machine", True, steps)
     spec = replica_spec(replica, SchedulerConfig())
     limits, clock = recording.header.capabilities, VirtualClock()

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
+from jaxserve.jax_settings import engine_settings, pin_thread
 from jaxserve.models.binding import Params
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
@@ -41,6 +42,7 @@ READERS = 4
 """Parameters read at a time: enough to keep a disk busy while others are transposed and cast, few enough to bound host memory."""
 
 
+@engine_settings()
 def load_params(
     model_dir: str | Path,
     config: DecoderConfig,
@@ -85,7 +87,7 @@ def load_params(
     _walk_devices(mesh)
     with (
         reading(Path(model_dir), config, jobs, dtype, load_format, verify=verify, sums=sums, packer=packer) as read,
-        ThreadPoolExecutor(READERS) as pool,
+        ThreadPoolExecutor(READERS, initializer=pin_thread) as pool,
     ):
         try:
             return collect(jobs, pool.map(read, jobs), progress)

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from jaxserve.errors import EngineDeadError
+from jaxserve.jax_settings import engine_settings
 from jaxserve.models.binding import Params
 from jaxserve.weights.checkpoint import Block, Bounds
 from jaxserve.weights.manifest import checksum
@@ -147,6 +148,7 @@ def _name(keys: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(keys, simple=True, separator=".")
 
 
+@engine_settings()
 def _run(guard: weakref.ref[WeightGuard], stop: threading.Event, pause: float) -> None:
     while not stop.wait(pause):
         here = guard()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jax.sharding import Mesh
 
+from jaxserve.jax_settings import engine_settings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.weights.formats import StoredFormat
 from jaxserve.weights.jobs import TensorRead, list_jobs
@@ -92,6 +93,7 @@ class LiveModel:
         """Programs that convert parameters, so far."""
         return self._converter.num_programs
 
+    @engine_settings()
     def check(self, params: Any, mapping: ParamMapping = "auto", *, partial: bool = False) -> LiveWeights:
         """A tree as weights of the decoder. Nothing is converted yet; every number was looked at where it is.
 
@@ -132,6 +134,7 @@ class LiveModel:
             return lambda job: self._converter.make(job, views, arrays)
         return lambda job: read_from(tensors, job, self._packer)
 
+    @engine_settings()
     def check_directory(self, directory: Path, load_format: StoredFormat = "auto") -> DiskWeights:
         """A checkpoint as weights of the decoder; see there."""
         return DiskWeights(directory, self._config, self._jobs, self._dtype, load_format, self._packer, self._stored)

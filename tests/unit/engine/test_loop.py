@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+import jax
 import pytest
 
 from jaxserve.cache.kv_cache import KVCache
@@ -14,6 +15,7 @@ from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
+from jaxserve.engine.apart import Apart
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.build import BuiltEngine, EngineReport, MemoryLedger
 from jaxserve.engine.client import ModelInfo
@@ -24,12 +26,14 @@ from jaxserve.engine.local import LocalEngine
 from jaxserve.engine.loop import IDLE_SECONDS, MAX_PREPARING, EngineLoop, Refusal
 from jaxserve.engine.phases import NO_TIMES
 from jaxserve.errors import DrainingError, EngineDeadError, InternalError, InvalidRequestError, OverloadedError, QueueFullError
+from jaxserve.jax_settings import engine_settings
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.load_shedding import OverloadNotice
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.types import FinishReason, RequestOptions, ServiceClass
 from tests.support.broken_tokenizer import BrokenTokenizer
 from tests.support.hash_executor import HashExecutor, expected
+from tests.support.other_settings import process_settings
 from tests.support.scripted_grammars import ScriptedConstraint, ScriptedGrammars, params_of
 
 VOCAB, CONTEXT, PAGE, PAGES, ROWS = 260, 64, 4, 101, 4
@@ -489,6 +493,27 @@ async def test_the_prefix_cache_can_be_reset(tokenizer):
     await engine.drain(0.0)
     with pytest.raises(EngineDeadError):
         await engine.reset_prefix_cache()
+
+
+def test_steps_and_calls_run_with_the_engines_settings_of_jax():
+    def x64():
+        return jax.config.values["jax_enable_x64"]
+
+    seen, built = [], build(None)
+    built.core.settings = engine_settings
+    submit = built.core.executor.submit
+    built.core.executor.submit = lambda plan: seen.append(x64()) or submit(plan)
+    watched = Watched(built)
+    with process_settings({"jax_enable_x64": True}):
+        watched.loop.start()
+        watched.loop.add(watched.requests(max_tokens=2))
+        watched.until(lambda outcome: outcome.finish_reason is not None)
+        calls = [watched.loop.call(lambda core: x64()), watched.loop.call(lambda core: Apart(x64, None))]
+        assert [call.result(PATIENCE) for call in calls] == [False, False]
+        watched.loop.stop()
+        assert x64()
+    assert seen
+    assert not any(seen)
 
 
 def test_in_an_overload_requests_are_refused_while_a_step_is_computed():

@@ -94,10 +94,15 @@ def test_devices_count():
     assert changed(one, grouped) == {"expert_parallel_size"}
 
 
-def test_settings_of_jax_count():
+def test_only_settings_of_jax_that_are_not_pinned_count():
     before = identify()
-    with jax.default_matmul_precision("highest"):
-        assert changed(before, identify()) == {"jax_default_matmul_precision"}
+    with jax.default_matmul_precision("highest"), jax.enable_x64(True):
+        assert identify() == before
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        assert changed(before, identify()) == {"jax_disable_most_optimizations"}
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 def test_instruction_sets_count(monkeypatch, tmp_path):

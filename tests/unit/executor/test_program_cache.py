@@ -99,8 +99,24 @@ def test_another_engine_finds_nothing(tmp_path, config, change):
 @pytest.mark.usefixtures("outside_the_cache")
 def test_other_flags_of_xla_find_nothing(tmp_path, config, monkeypatch):
     ProgramCache(tmp_path, lowering_of(config)).make(recipe_of())
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --xla_cpu_enable_fast_math=true")
-    assert ProgramCache(tmp_path, lowering_of(config)).load(recipe_of()) is None
+
+    def found() -> bool:
+        return ProgramCache(tmp_path, lowering_of(config)).load(recipe_of()) is not None
+
+    flags = os.environ.get("XLA_FLAGS", "")
+    monkeypatch.setenv("XLA_FLAGS", f"  {flags}  ")
+    assert found()
+    monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_cpu_enable_fast_math=true")
+    assert not found()
+    file = tmp_path / "flags"
+    monkeypatch.setenv("XLA_FLAGS", str(file))
+    file.write_text(flags)
+    assert found()
+    file.write_text(f"{flags} --xla_cpu_enable_fast_math=true")
+    assert not found()
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_flag=1")
+    assert not found()
 
 
 @pytest.mark.usefixtures("outside_the_cache")
