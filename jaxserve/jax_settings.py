@@ -111,7 +111,7 @@ CONTEXTS = (
     "xla_metadata_context_manager",
     "pallas_tpu_interpret_mode_context_manager",
 )
-"""Contexts of jax that have no setting: the engine runs outside of the caller's."""
+"""Contexts of jax that have no setting: the engine runs outside of the caller's. Names that jax does not have are ignored."""
 
 _LOGS = "changes logs and messages only"
 _CACHE = "changes where and when compiled programs are kept only"
@@ -239,8 +239,8 @@ def _pins() -> Iterator[_Pin]:
             parse = state._parser
             yield _Pin(state, value if parse is None else parse(value), state._update_thread_local_hook)
     for name in CONTEXTS:
-        holder = getattr(_config, name, None) or getattr(_mesh, name)
-        yield _Pin(holder, holder.get_global(), None)
+        if (holder := getattr(_config, name, None) or getattr(_mesh, name, None)) is not None:
+            yield _Pin(holder, holder.get_global(), None)
 
 
 _PINS = tuple(_pins())
