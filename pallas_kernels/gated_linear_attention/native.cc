@@ -10,17 +10,18 @@
 namespace ffi = xla::ffi;
 
 namespace jaxserve::linear {
-namespace {
 
-constexpr int64_t kSmall = 1 << 16;  // products that are made sooner than another thread is awake
-
-const Kernels& Choose(std::string_view allowed) {
+Kernels Choose(std::string_view instruction_set) {
 #if defined(__x86_64__)
-  if (MayUse("avx512", allowed)) return kAvx512;
-  if (MayUse("avx2", allowed)) return kAvx2;
+  if (MayUse("avx512", instruction_set)) return kAvx512;
+  if (MayUse("avx2", instruction_set)) return kAvx2;
 #endif
   return kPortable;
 }
+
+namespace {
+
+constexpr int64_t kSmall = 1 << 16;  // products that are made sooner than another thread is awake
 
 ffi::Error Run(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::Buffer<ffi::F32> decay,
                ffi::Buffer<ffi::F32> beta, ffi::Buffer<ffi::F32> before, ffi::Buffer<ffi::S32> query_start,
@@ -59,7 +60,7 @@ ffi::Error Run(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::An
       return ffi::Error::InvalidArgument("query_start must rise from 0 to the number of tokens");
     if (call.source[row] < 0 || call.source[row] >= call.places) return ffi::Error::InvalidArgument("source must be a place");
   }
-  const Kernels& kernels = Choose(instruction_set);
+  const Kernels kernels = Choose(instruction_set);
   const int64_t parts = (call.value_dim + kernels.columns - 1) / kernels.columns, items = rows * call.heads * parts;
   const auto attend = [&](int64_t item) {
     static thread_local std::vector<float> scratch;

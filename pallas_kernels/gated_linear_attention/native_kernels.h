@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace jaxserve::linear {
 
@@ -32,5 +33,8 @@ extern const Kernels kPortable;
 #if defined(__x86_64__)
 extern const Kernels kAvx2, kAvx512;
 #endif
+
+// The best ones that this CPU can run and `instruction_set` allows: a name as in native/library.py, "portable" or "best".
+Kernels Choose(std::string_view instruction_set);
 
 }  // namespace jaxserve::linear

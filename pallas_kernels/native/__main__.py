@@ -1,6 +1,6 @@
-"""`python -m pallas_kernels.native`: compiles the native library if there is a compiler, and says in one line what happened.
+"""`python -m pallas_kernels.native`: compile the native library if there is a compiler, test it, and report the result.
 
-The exit status is 0 unless there is a compiler and it fails, or nowhere to put the library.
+The exit status is 0 unless there is a compiler and it fails, no folder is writable, or the library fails its self-test.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 
 from pallas_kernels.native.build import BuildError, NoCompilerError, provide
 from pallas_kernels.native.library import libraries
+from pallas_kernels.native.self_test import failure
 
 
 def main() -> int:
@@ -24,6 +25,9 @@ def main() -> int:
         sys.stdout.write(f"native kernels: not built, {why.partition(':')[0]}: XLA computes everything\n")
         return 1
     else:
+        if (failed := failure(library)) is not None:
+            sys.stdout.write(f"native kernels: {library} is not used, {failed}: XLA computes everything\n")
+            return 1
         said = f"there already, {library}" if there else f"{library} built in {time.perf_counter() - start:.0f} s"
     sys.stdout.write(f"native kernels: {said}\n")
     return 0

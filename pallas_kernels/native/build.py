@@ -29,6 +29,7 @@ from pallas_kernels.native.library import (
     sources,
 )
 from pallas_kernels.native.objects import early_code
+from pallas_kernels.native.self_test import SUFFIX
 
 COMPILERS = ("g++", "clang++")
 KEPT = 4  # libraries for one jaxlib in a cache, which installations of several releases may share
@@ -94,7 +95,8 @@ def _build(compiler: str, path: Path) -> Path:
     others = [other for other in path.parent.glob(f"{version('jaxlib')}-*.so") if other != path]
     others.sort(key=lambda other: other.stat().st_mtime, reverse=True)
     for other in others if path.parent == BUILT else others[KEPT - 1 :]:
-        other.unlink(missing_ok=True)
+        for file in (other, *path.parent.glob(f"{other.name}.*{SUFFIX}")):
+            file.unlink(missing_ok=True)
     return path
 
 

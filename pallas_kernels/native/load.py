@@ -11,6 +11,7 @@ import jax
 
 from pallas_kernels.native.build import BuildError, NoCompilerError, provide
 from pallas_kernels.native.library import digest, functions, libraries
+from pallas_kernels.native.self_test import SelfTestError, failure
 from pallas_kernels.registry import Target
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ def _load() -> str | None:
         library = _first_that_loads(broken)
         if library is None:
             logger.info("native kernels are compiled, which takes some seconds; the next start finds them")
-            library = ctypes.CDLL(str(provide(broken)))
+            library = _tested(provide(broken))
     except NoCompilerError as error:
         cannot = [f"the native library cannot be loaded: {reason}" for reason in broken.values()]
         return cannot[0] if cannot else f"the native library is not built: {error}"
@@ -43,6 +44,14 @@ def _load() -> str | None:
         why, _, details = str(error).partition("\n")
         logger.warning("native kernels: %s\n%s", why, details)
         return f"the native library is not built: {why}"
+    except SelfTestError as error:
+        logger.warning(
+            "native kernels are disabled: %s. XLA computes instead, about two times slower. Delete that file and run "
+            "`python -m pallas_kernels.native` to compile the library on this machine; if its self-test fails again, report this "
+            "line with the CPU's model and flags (/proc/cpuinfo)",
+            error,
+        )
+        return f"the native library is not used: {error}"
     except OSError as error:
         return f"the native library cannot be loaded: {error}"
     for function in functions():
@@ -50,11 +59,23 @@ def _load() -> str | None:
     return None
 
 
+def _tested(path: Path) -> ctypes.CDLL:
+    """Load a library that passes its self-test in a child process.
+
+    Raises:
+        SelfTestError: it must not be used on this CPU.
+        OSError: it cannot be loaded.
+    """
+    if (reason := failure(path)) is not None:
+        raise SelfTestError(f"{path}: {reason}")
+    return ctypes.CDLL(str(path))
+
+
 def _first_that_loads(broken: dict[Path, OSError]) -> ctypes.CDLL | None:
     """Of the files that are there; those that another system's compiler made, for one, may not load: they go to `broken`."""
     for path in libraries():
         try:
-            return ctypes.CDLL(str(path))
+            return _tested(path)
         except OSError as error:
             broken[path] = error
     return None
