@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from jaxserve.errors import ConfigError
 
@@ -19,6 +20,14 @@ def expand_home(path: str | Path, param: str | None = None) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{path}: this user has no home directory (set HOME, or give the whole path)", param=param) from error
+
+
+def expand_paths(config: Any, *names: str) -> None:
+    """Expand a leading `~` in fields of a frozen dataclass, which no shell expands in a YAML file or a program."""
+    for name in names:
+        path = getattr(config, name)
+        if isinstance(path, str) and path.startswith("~"):
+            object.__setattr__(config, name, str(expand_home(path, name)))
 
 
 def cache_directory() -> Path | None:
