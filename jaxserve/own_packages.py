@@ -1,4 +1,4 @@
-"""Import `pallas_kernels`, `server` and `sharding` from beside this package, whatever else has these names.
+"""Import `pallas_kernels`, `server` and `sharding` from where they were installed, whatever else has these names.
 
 They are common names: the current directory, the folder of a user's script or another distribution may have modules called
 like that. Processes of ours (commands and their children) resolve the names here and nowhere else. In a user's process only
@@ -19,7 +19,8 @@ from jaxserve.standard_streams import guard_streams
 
 NAMES = ("pallas_kernels", "server", "sharding")
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(PACKAGE)
+_INSTALLED = os.path.join(PACKAGE, "packages")  # by a wheel
+ROOT = _INSTALLED if os.path.isdir(_INSTALLED) else os.path.dirname(PACKAGE)
 _FOLDERS = tuple(folder + os.sep for folder in (PACKAGE, *(os.path.join(ROOT, name) for name in NAMES)))
 _COMMAND = re.compile(r"(-\w*?m)?jaxserve(\..*)?")
 
