@@ -65,6 +65,8 @@ def test_installed_packages_are_found_below_ours(checkout: Path, tmp_path: Path)
     zipfile.ZipFile(tmp_path / "wheel" / name).extractall(home)
     (tmp_path / "sharding.py").write_text("")
     program = "import jaxserve.aot.target, sharding; from server.ports import bind; print(sharding.__file__)"
-    code = f"import sys; sys.path.insert(0, {str(home)!r}); from jaxserve.own_packages import own_process; own_process(); {program}"
+    code = (
+        f"import sys; sys.path.insert(0, {str(home)!r}); from jaxserve.own_packages import own_process; own_process(); {program}"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(home / PACKAGES / "sharding" / "__init__.py")
