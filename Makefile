@@ -21,7 +21,7 @@ LOCKED := pyproject.toml $(wildcard requirements/*.txt) scripts/venv
 NATIVE := $(wildcard pallas_kernels/*/*.cc pallas_kernels/*/*.h)
 # Compilers touch gigabytes, which in small pages is slow on virtual machines whose hosts are short of memory.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc
-PROTOS = $(wildcard server/proto/*.proto)
+PROTOS = $(wildcard jaxserve/proto/*.proto)
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve fleet test test-all fleet-interop lint format parity smoke triton agents proto wheel lock clean

@@ -24,7 +24,7 @@ import uvloop
 
 from benchmarks.paced_engine import MODEL, VOCABULARY, seconds_since, token_of
 from jaxserve.load.connection import Connections
-from server.proto import inference_pb2 as pb
+from jaxserve.proto import inference_pb2 as pb
 
 _TEXT = re.compile(rb'"text":"((?: [a-z2-7]{3})+)"')
 _EVENT = b"data: "

@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from jaxserve.own_packages import hidden_by, install
+
 if TYPE_CHECKING:
     from jaxserve.errors import JaxserveError
     from jaxserve.llm import LLM
@@ -48,9 +50,22 @@ _HOMES = {
 }
 
 
+install()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # asked for only now: a checkout that is not installed has none
         return version("jaxserve")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ImportError as error:
+        reason = hidden_by()
+        if reason is None:
+            raise
+        raise ImportError(reason, name=error.name) from None

@@ -35,6 +35,7 @@ from jaxserve.jobs.scan import Shard
 from jaxserve.jobs.summary import Summary
 from jaxserve.jobs.vectors import check_vectors, write_vectors
 from jaxserve.logs import set_up_logging
+from jaxserve.standard_streams import after_output
 
 _EXIT_FAILURES = 1
 _EXIT_ERROR = 2
@@ -199,4 +200,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

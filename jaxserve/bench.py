@@ -25,6 +25,7 @@ from jaxserve.load.settings import LoadConfig
 from jaxserve.load.table import show
 from jaxserve.load.target import Served, Target
 from jaxserve.simulation.plots import require_matplotlib
+from jaxserve.standard_streams import after_output
 from jaxserve.types import ServiceClass
 from jaxserve.workload.generate import generate
 from jaxserve.workload.lengths import CUT, LENGTHS, cut_to_context, workload_without
@@ -126,4 +127,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

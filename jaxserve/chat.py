@@ -17,6 +17,7 @@ from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags, from_flags
 from jaxserve.errors import JaxserveError
+from jaxserve.standard_streams import after_output
 from jaxserve.terminal.conversation import Conversation, Sampling
 from jaxserve.terminal.repl import Repl
 from jaxserve.terminal.speakers import LocalSpeaker, ServerSpeaker, Speaker
@@ -94,4 +95,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

@@ -103,13 +103,14 @@ async def spawn(
     """
     code = (
         f"import os, sys; os.environ.update({dict(environment or {})!r}); sys.path[:] = {sys.path!r}; import runpy; "
+        "from jaxserve.own_packages import own_process; own_process(); "
         f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     )
     ours, theirs = socket.socketpair()
     with theirs:
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid())),
+                *(sys.executable, "-P", "-c", code, str(theirs.fileno()), str(os.getpid())),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=_STDERR,  # ours is for the parent alone
                 pass_fds=(theirs.fileno(), *pass_fds),

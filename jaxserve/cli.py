@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from jaxserve.config.flags import version_line
+from jaxserve.own_packages import own_process
 
 COMMANDS = {
     "serve": "serve a model over HTTP and gRPC",
@@ -28,6 +29,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    own_process()
     given = list(sys.argv[1:] if arguments is None else arguments)
     commands = {name: text for name, text in COMMANDS.items() if find_spec(f"jaxserve.{name}")}
     if given and given[0] in commands:

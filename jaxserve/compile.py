@@ -16,8 +16,10 @@ from jaxserve.aot.settings import TargetConfig
 from jaxserve.commands import wide_console, write_json
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
+from jaxserve.config.home import expand_home
 from jaxserve.errors import JaxserveError
 from jaxserve.executor.compile_cache import NO_CACHE, keep_compiled_programs
+from jaxserve.standard_streams import after_output
 
 _EXIT_ERROR = 2
 _WIDTH = 150  # of the widest table: cut-off numbers are worse than wrapped lines, and a pipe has no width of its own
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = TargetConfig(**settings)
         jax.config.update("jax_platforms", "cpu")  # a GPU that is here has no part in it
         keep_compiled_programs(NO_CACHE)  # what comes from a cache tells nothing of how it was compiled
-        result = compile_for(config, _say_done, None if output.output is None else Path(output.output).expanduser())
+        result = compile_for(config, _say_done, None if output.output is None else expand_home(output.output, "output"))
         if output.json is not None:
             write_json(Path(output.json), asdict(result))
     except JaxserveError as error:
@@ -60,4 +62,4 @@ def _say_done(step: CompiledStep) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

@@ -21,6 +21,7 @@ from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.jax_settings import engine_settings
+from jaxserve.standard_streams import after_output
 from jaxserve.weights.conversion import Source, convert, make_manifest
 from jaxserve.weights.manifest import MANIFEST
 
@@ -109,4 +110,4 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

@@ -31,6 +31,7 @@ from jaxserve.evaluation.report import show, show_comparison
 from jaxserve.evaluation.result import CHECKPOINTS, Result, read_results, require_writable, write_atomically
 from jaxserve.evaluation.settings import EvalConfig
 from jaxserve.simulation.plots import require_matplotlib
+from jaxserve.standard_streams import after_output
 from jaxserve.types import ServiceClass
 
 if TYPE_CHECKING:
@@ -199,4 +200,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

@@ -20,6 +20,7 @@ from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.config.keys_file import seal_keys
 from jaxserve.config.seals import sealed
 from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.standard_streams import after_output
 from jaxserve.types import ServiceClass
 
 _EXIT_ERROR = 2
@@ -90,4 +91,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

@@ -14,6 +14,7 @@ from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.errors import JaxserveError
 from jaxserve.planner.report import show
 from jaxserve.planner.study import PlanConfig, study
+from jaxserve.standard_streams import after_output
 
 _EXIT_ERROR = 2
 _WIDTH = 118  # of the widest table: cut-off numbers are worse than wrapped lines, and a pipe has no width of its own
@@ -50,4 +51,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

@@ -34,6 +34,7 @@ from jaxserve.quantization.recipes import SchemeName, recipe_of
 from jaxserve.quantization.report import show_proposal, show_quality
 from jaxserve.quantization.selection import Selection, select
 from jaxserve.simulation.plots import require_matplotlib
+from jaxserve.standard_streams import after_output
 from jaxserve.weights.directory import require_new
 
 _EXIT_ERROR = 2
@@ -156,4 +157,4 @@ def _progress() -> Iterator[Told]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

@@ -20,6 +20,7 @@ from jaxserve.config.start import Start, read_start
 from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
+from jaxserve.standard_streams import after_output
 from server.ports import Addresses
 from server.processes.engines import engine_spec, own_engine
 from server.processes.supervisor import Announcer, Supervisor, check_ports
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_ports(start.server)
         if start.source.check:
             _check(start)
+            return after_output(0)
         else:
             asyncio.run(_run(start, _sayer(log_format)))
     except JaxserveError as error:

@@ -21,6 +21,7 @@ from jaxserve.simulation.report import Report, report
 from jaxserve.simulation.scenario import Scenario, simulate
 from jaxserve.simulation.settings import ReplicaConfig
 from jaxserve.simulation.table import show
+from jaxserve.standard_streams import after_output
 from jaxserve.workload.settings import SloConfig, WorkloadConfig
 
 _EXIT_DIFFERENT = 1
@@ -98,4 +99,4 @@ def _write(output: OutputConfig, result: Report) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

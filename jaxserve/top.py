@@ -19,6 +19,7 @@ from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags, from_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.metrics import catalogue
+from jaxserve.standard_streams import after_output
 from jaxserve.terminal.metrics_page import Change, Page
 from jaxserve.terminal.screen import screen
 
@@ -96,4 +97,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

@@ -26,6 +26,7 @@ from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.executor.platform import choose_platform
 from jaxserve.jax_settings import engine_settings
 from jaxserve.rollout import verify_logprobs
+from jaxserve.standard_streams import after_output
 from pallas_kernels.parity.cases import DTYPES
 from pallas_kernels.parity.gate import Result
 from pallas_kernels.parity.operations import OPERATIONS, Operation, check_all
@@ -164,4 +165,4 @@ def _write(path: Path, device: jax.Device, results: Sequence[Result]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(after_output(main()))

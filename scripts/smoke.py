@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 from openai import OpenAI
 
-from server.proto import inference_pb2, inference_pb2_grpc
+from jaxserve.proto import inference_pb2, inference_pb2_grpc
 
 QUESTION, ANSWER = "What is 17 + 25?", "42"
 READY = re.compile(r"^ready: (http://\S+) grpc://(\S+)", re.MULTILINE)

@@ -14,7 +14,7 @@ import grpc
 
 from benchmarks.load.schedule import LEFT, Ask, Kind
 from jaxserve.load.connection import Connections
-from server.proto import inference_pb2 as pb
+from jaxserve.proto import inference_pb2 as pb
 
 PATIENCE_SECONDS = 120.0
 _CHANNELS = 4

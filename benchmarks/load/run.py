@@ -16,9 +16,9 @@ from benchmarks.load.batches import Batch
 from benchmarks.load.clients import Answer, Clients
 from benchmarks.load.minutes import Row, seen
 from benchmarks.load.schedule import Ask
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto import inference_pb2_grpc as pb_grpc
 from jaxserve.terminal.metrics_page import Change, Page
-from server.proto import inference_pb2 as pb
-from server.proto import inference_pb2_grpc as pb_grpc
 
 BATCH_SHARE = 0.1  # lines of batches, as a share of the other requests
 BATCHES = 2  # a minute

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_type_hints
 
 from jaxserve.config.check import check_types, require_at_least, take_several
+from jaxserve.config.home import expand_paths
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
 from jaxserve.config.kv_events import KVEventsConfig, parse_kv_events
 from jaxserve.config.lora import LoraConfig
@@ -105,6 +106,7 @@ class ModelConfig:
         if isinstance(self.hf_overrides, Mapping):
             object.__setattr__(self, "hf_overrides", json.dumps(dict(self.hf_overrides)))
         check_types(self)
+        expand_paths(self, "model", "tokenizer", "chat_template", "response_template")
         self.parse_hf_overrides()
         if not all(self.served_model_name) or len(set(self.served_model_name)) != len(self.served_model_name):
             raise ConfigError(
@@ -169,6 +171,7 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
+        expand_paths(self, "warm_prompts")
         require_at_least("page_size", self.page_size, 1)
         require_at_least("state_snapshots", 0 if self.state_snapshots is None else self.state_snapshots, 0)
         require_at_least("state_snapshot_interval", self.state_snapshot_interval, 1)
@@ -230,6 +233,7 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
+        expand_paths(self, "policies")
         require_at_least("max_num_seqs", self.max_num_seqs, 1)
         require_at_least("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
         require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
@@ -308,6 +312,7 @@ class CompileConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
+        expand_paths(self, "compilation_cache_dir", "programs", "autotune_results")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +351,7 @@ class RecordConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
+        expand_paths(self, "dump_dir")
         require_at_least("record_steps", self.record_steps, 0)
 
 

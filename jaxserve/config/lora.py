@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jaxserve.config.check import check_types, require_at_least, take_several
+from jaxserve.config.home import expand_paths
 from jaxserve.errors import ConfigError
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -55,6 +56,7 @@ class LoraConfig:
     def __post_init__(self) -> None:
         take_several(self, "lora_modules")
         check_types(self)
+        expand_paths(self, "lora_dir")
         require_at_least("max_loras", self.max_loras, 1)
         require_at_least("max_cpu_loras", self.max_cpu_loras, self.max_loras)
         if not 1 <= self.max_lora_rank <= RANKS[-1]:

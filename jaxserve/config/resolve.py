@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxserve.config.fields import EngineConfig, RecordConfig, SchedulerConfig
+from jaxserve.config.home import cache_directory
 from jaxserve.config.kernels import AUTO
 from jaxserve.config.states import StatePlaces
 from jaxserve.config.windows import longest_sequence
@@ -247,8 +248,12 @@ def _compile_first(config: EngineConfig, devices: DeviceFacts) -> bool:
     return devices.platform != "cpu" if asked == "auto" else asked == "first"
 
 
-def dump_directory(config: RecordConfig) -> Path:
-    return Path(config.dump_dir).expanduser() if config.dump_dir else Path.home() / ".cache" / "jaxserve" / "dumps"
+def dump_directory(config: RecordConfig) -> Path | None:
+    """Where crash dumps go; None if no directory for them is named or can be made."""
+    if config.dump_dir:
+        return Path(config.dump_dir)
+    cache = cache_directory()
+    return None if cache is None else cache / "dumps"
 
 
 def _max_model_len(config: EngineConfig, model: ModelFacts) -> int:

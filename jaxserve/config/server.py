@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from jaxserve.config.check import check_types, require_at_least, take_several
 from jaxserve.config.fields import setting
+from jaxserve.config.home import expand_paths
 from jaxserve.config.web_pages import parse_hosts, parse_origins
 from jaxserve.errors import ConfigError
 
@@ -119,6 +120,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         take_several(self, "api_key_hashes")
         check_types(self)
+        expand_paths(self, "tls_cert", "tls_key", "tls_client_ca", "keys", "usage_log", "state_dir")
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ConfigError(f"{name} must be between 0 and 65535, got {getattr(self, name)}", param=name)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from jaxserve.config.check import check_types
+from jaxserve.config.home import expand_paths
 from jaxserve.errors import ConfigError
 
 Method = Literal["ngram", "suffix", "draft_model", "eagle3", "mtp"]
@@ -64,6 +65,7 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
+        expand_paths(self, "model")
         if self.runs_model != bool(self.model) and self.method != "mtp":
             raise _wrong("model", f"must {'' if self.runs_model else 'not '}be given with the method {self.method!r}")
         _between("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_SPECULATIVE_TOKENS)

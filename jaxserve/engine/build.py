@@ -415,8 +415,11 @@ def _eos_token_ids(decoder: DecoderConfig, tokenizer: Tokenizer | None) -> froze
 
 
 def crash_dumper(config: EngineConfig, model: str, fingerprint: str, limits: Capabilities) -> CrashDumper | None:
-    """What keeps the last steps and writes them down; None if the configuration wants no dumps."""
+    """What keeps the last steps and writes them down; None if the configuration wants no dumps, or no directory can hold them."""
     if config.record.record_steps == 0:
+        return None
+    directory = dump_directory(config.record)
+    if directory is None:
         return None
     parts = [getattr(config, item.name) for item in fields(config)]
     header = RecordHeader(
@@ -427,4 +430,4 @@ def crash_dumper(config: EngineConfig, model: str, fingerprint: str, limits: Cap
         capabilities=limits,
         settings={item.name: getattr(part, item.name) for part in parts for item in fields(part)},
     )
-    return CrashDumper(StepRing(config.record.record_steps), dump_directory(config.record), header)
+    return CrashDumper(StepRing(config.record.record_steps), directory, header)

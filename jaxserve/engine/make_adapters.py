@@ -41,7 +41,7 @@ def make_adapters(
             raise ConfigError(f"lora_modules: {named}, and {base_models[0]!r} is served", param="lora_modules")
         store.load(module.name, module.path, pin=module.pin)
     table, trees = AdapterTable(shape.slots, store.fetch, lambda: store.pinned), AdapterTrees(form, config.max_lora_rank)
-    folder = None if config.lora_dir is None else AdapterFolder(store, Path(config.lora_dir).expanduser())
+    folder = None if config.lora_dir is None else AdapterFolder(store, Path(config.lora_dir))
     if folder is not None:
         folder.look()
         folder.start()

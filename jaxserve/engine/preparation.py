@@ -111,7 +111,7 @@ def prepare(config: EngineConfig) -> Preparation:
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel, decoder)
     stored = stored_schemes(directory, decoder, config.model.load_format)
-    programs_directory = None if config.compile.programs is None else Path(config.compile.programs).expanduser()
+    programs_directory = None if config.compile.programs is None else Path(config.compile.programs)
     manifest = None if programs_directory is None else read_manifest(programs_directory)
     draft = _draft(config, DraftTarget(directory, decoder, tokenizer), mesh)
 

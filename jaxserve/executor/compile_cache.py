@@ -9,11 +9,13 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from jaxserve.config.home import cache_directory
+
 NO_CACHE = "none"
 
 
 def keep_compiled_programs(directory: str | None) -> None:
-    """Use jax's persistent compilation cache in `directory`; ~/.cache/jaxserve for None, no cache for "none".
+    """Use jax's persistent compilation cache in `directory`; the user's cache directory for None, no cache for "none".
 
     A cache that the process has configured already (JAX_COMPILATION_CACHE_DIR) stays as it is unless a directory is named.
     """
@@ -21,7 +23,10 @@ def keep_compiled_programs(directory: str | None) -> None:
         jax.config.update("jax_enable_compilation_cache", False)
         return
     if directory is not None or jax.config.jax_compilation_cache_dir is None:
-        path = Path(directory).expanduser() if directory else Path.home() / ".cache" / "jaxserve"
+        path = Path(directory) if directory else cache_directory()
+        if path is None:
+            jax.config.update("jax_enable_compilation_cache", False)
+            return
         jax.config.update("jax_compilation_cache_dir", str(path))
     # By default jax keeps only what took a second to compile; a model has many programs that take less.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -76,7 +76,7 @@ class ExecutorOptions:
             routed_experts=config.model.enable_return_routed_experts,
             deterministic=config.kernels.deterministic,
             states=resolved.states,
-            autotune_results=None if tuned is None else Path(tuned).expanduser(),
+            autotune_results=None if tuned is None else Path(tuned),
         )
 
     @property

@@ -12,7 +12,7 @@ from prometheus_client.mmap_dict import MmapedDict
 
 from jaxserve.config.runtime import share_metrics_in
 from jaxserve.metrics.catalogue import CATALOGUE, Kind, Metric
-from jaxserve.metrics.shared import carry
+from jaxserve.metrics.shared import allocate_files, carry
 
 
 class BulkHistogram(Histogram):
@@ -36,6 +36,7 @@ class Instruments:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
+        allocate_files()
         self.registry = CollectorRegistry(auto_describe=True)
         self.directory = directory
         self._objects: dict[str, Counter | Gauge | BulkHistogram] = {

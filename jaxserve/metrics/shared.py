@@ -8,21 +8,102 @@ must never go back. `remove_process` moves them to one file, whichever number of
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from prometheus_client import Metric as Family
+from prometheus_client import values as prometheus_values
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from jaxserve.metrics import catalogue
 
+_LOG = logging.getLogger(__name__)
+
 DEAD = "dead"  # in the place of a process id
 DIED = "process_died"
 _LOCK = "lock"
+_INITIAL_SIZE = 1 << 16  # bytes of a new file
+_ENTRY_SIZE = 4 + 8 + 16  # bytes of an entry besides its key, at most
+
+
+class SharedValues(MmapedDict):
+    """A file of values whose blocks are all allocated: a write to a hole of it would kill the process if the disk is full.
+
+    If there is no space, values stay in this process's memory: it goes on, and a scrape shows what the file had last.
+
+    Attributes:
+        in_memory: whether other processes see no newer values.
+    """
+
+    def __init__(self, filename: str, read_mode: bool = False) -> None:
+        self.in_memory = False
+        try:
+            if not read_mode:
+                allocate(Path(filename), _INITIAL_SIZE)
+            super().__init__(filename, read_mode)
+        except OSError as error:
+            if read_mode:
+                raise
+            self._f, self._fname = open(os.devnull, "rb"), filename  # noqa: SIM115
+            self._capacity, self._positions, self._used = _INITIAL_SIZE, {}, 8
+            self._keep_in_memory(b"", error)
+
+    def _init_value(self, key: str) -> None:
+        while self._used + len(key.encode()) + _ENTRY_SIZE > self._capacity:
+            self._grow()
+        super()._init_value(key)
+
+    def _grow(self) -> None:
+        self._capacity *= 2
+        if not self.in_memory:
+            try:
+                allocate(Path(self._fname), self._capacity)
+                self._m = mmap.mmap(self._f.fileno(), self._capacity)
+            except OSError as error:
+                self._keep_in_memory(self._m[:], error)
+        else:
+            self._m = _memory(self._m[:], self._capacity)
+
+    def _keep_in_memory(self, content: bytes, error: OSError) -> None:
+        _LOG.warning("metrics of this process are no longer shared: cannot allocate %s: %s", self._fname, error.strerror or error)
+        self._m = _memory(content, self._capacity)
+        self.in_memory = True
+
+
+def allocate_files() -> None:
+    """Let prometheus-client keep its values in files of SharedValues from now on."""
+    prometheus_values.MmapedDict = SharedValues  # type: ignore[misc]
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make a file of at least `size` bytes, none of which is a hole. Raises OSError without space, and leaves no new file."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+        else:
+            there = os.fstat(descriptor).st_size
+            os.pwrite(descriptor, bytes(max(size - there, 0)), there)
+    except OSError:
+        if os.fstat(descriptor).st_size == 0:
+            path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _memory(content: bytes, size: int) -> mmap.mmap:
+    """Anonymous memory with `content` at its start."""
+    memory = mmap.mmap(-1, size)
+    memory[: len(content)] = content
+    return memory
 
 
 def read_shared(directory: Path) -> list[Family]:
@@ -35,14 +116,14 @@ def read_shared(directory: Path) -> list[Family]:
 def remove_process(directory: Path, process_id: int) -> None:
     """Keep what a dead process counted, and forget what it held. Its active requests count as aborted from now on."""
     with _locked(directory, fcntl.LOCK_EX):
+        for path in directory.glob(f"gauge_*_{process_id}.db"):  # first: the rest needs space
+            path.unlink()
         for kind in ("counter", "histogram"):
             own, dead = directory / f"{kind}_{process_id}.db", directory / f"{kind}_{DEAD}.db"
             if own.exists():
                 families = MultiProcessCollector.merge([str(path) for path in (dead, own) if path.exists()], accumulate=False)
                 _write(dead, list(families))
                 own.unlink()
-        for path in directory.glob(f"gauge_*_{process_id}.db"):
-            path.unlink()
 
 
 def carry(values: MmapedDict, directory: Path) -> None:
@@ -54,7 +135,9 @@ def carry(values: MmapedDict, directory: Path) -> None:
     new = path.with_suffix(".new")
     new.write_bytes(values._m[:])
     new.replace(path)
-    vars(values).update(vars(MmapedDict(str(path))))
+    old = values._f
+    vars(values).update(vars(SharedValues(str(path))))
+    old.close()
 
 
 def open_requests(families: Sequence[Family]) -> dict[str, float]:
@@ -78,7 +161,7 @@ def open_requests(families: Sequence[Family]) -> dict[str, float]:
 def _write(path: Path, families: Sequence[Family]) -> None:
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
-    values = MmapedDict(str(new))
+    values = SharedValues(str(new))
     for family in families:
         for sample in family.samples:
             key = mmap_key(family.name, sample.name, list(sample.labels), list(sample.labels.values()), family.documentation)
@@ -88,6 +171,9 @@ def _write(path: Path, families: Sequence[Family]) -> None:
         key = mmap_key(metric.full_name, metric.series[0], list(metric.labels), [model, DIED], metric.help)
         values.write_value(key, values.read_value(key)[0] + count, 0.0)
     values.close()
+    if values.in_memory:
+        new.unlink(missing_ok=True)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     new.replace(path)
 
 

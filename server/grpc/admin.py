@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
+from jaxserve.proto import admin_pb2 as pb
 from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.health import accepts, passed
-from server.proto import admin_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Admin"]
 

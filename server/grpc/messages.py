@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from jaxserve.engine.client import EngineClient, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, TokenLogprob, WeightRange
 from jaxserve.errors import InvalidRequestError
+from jaxserve.proto import inference_pb2 as pb
 from jaxserve.sampling.params import (
     MAX_LISTED_IDS,
     MAX_LOGIT_BIAS,
@@ -23,7 +24,6 @@ from jaxserve.sampling.structured import FIELD, MAX_CHOICES
 from jaxserve.types import ChatMessage, FinishReason, Prompt
 from server.grpc.calls import GrpcCall, check_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
-from server.proto import inference_pb2 as pb
 from server.requests import (
     RequestJob,
     check_not_empty,

@@ -9,11 +9,11 @@ import numpy as np
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from jaxserve.pooling.params import PoolingParams
+from jaxserve.proto import inference_pb2 as pb
 from server.grpc.calls import GrpcCall, check_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.grpc.messages import present
 from server.pooling import Floats, Pooled, PoolingWork, default_task
-from server.proto import inference_pb2 as pb
 from server.requests import MAX_PROMPTS, TextOrIds, check_not_empty, listed, new_id
 
 _PARAMS = ("task", "pooling", "dimensions", "use_activation")

@@ -12,11 +12,11 @@ from google.protobuf.message import Message
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Started
 from jaxserve.errors import InvalidRequestError
+from jaxserve.proto import inference_pb2 as pb
 from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.jobs import events_of
 from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of, tokens_of
 from server.grpc.pooling import pool
-from server.proto import inference_pb2 as pb
 from server.requests import admit, served
 from server.streams import abort
 from server.tokenizing import counted, decode

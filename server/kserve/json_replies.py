@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from google.protobuf.message import Message
 
+from jaxserve.proto import kserve_pb2 as pb
 from server.kserve.tensors import elements
-from server.proto import kserve_pb2 as pb
 
 _MATRIX = 2  # axes
 _encode = msgspec.json.Encoder().encode

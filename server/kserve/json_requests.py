@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.proto import kserve_pb2 as pb
 from server.kserve import pooling
 from server.kserve.requests import INPUTS
 from server.kserve.tensors import texts
-from server.proto import kserve_pb2 as pb
 
 _BINARY_SIZE = "binary_data_size"
 _ALL_BINARY, _BINARY = "binary_data_output", "binary_data"

@@ -10,12 +10,12 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import JaxserveError
 from jaxserve.metrics import catalogue
 from jaxserve.metrics.catalogue import Metric
+from jaxserve.proto import kserve_pb2 as pb
 from jaxserve.terminal.metrics_page import Page
 from server.context import RequestContext
 from server.kserve import pooling
 from server.kserve.requests import INPUTS, OUTPUTS, REQUIRED, VERSION, check_version
 from server.models import clients_of
-from server.proto import kserve_pb2 as pb
 from server.requests import may_use, served
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")

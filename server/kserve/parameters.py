@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.proto import kserve_pb2 as pb
 from jaxserve.sampling.params import NUMBERS
 from jaxserve.sampling.structured import FIELD
-from server.proto import kserve_pb2 as pb
 from server.structured import KINDS, WHITESPACE, Form, form_of, ways
 from server.unsupported.check import checked
 

@@ -10,11 +10,11 @@ import numpy as np
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from jaxserve.pooling.params import PoolingParams
+from jaxserve.proto import kserve_pb2 as pb
 from server.kserve.replies import FINAL
 from server.kserve.requests import OPTIONS, VERSION, Carrier, check_version, options_among, plain_parameters
 from server.kserve.tensors import inputs_of, numbers, texts_of
 from server.pooling import Pooled, PoolingWork, default_task
-from server.proto import kserve_pb2 as pb
 from server.requests import MAX_PROMPTS, TextOrIds, check_not_empty, in_words_of_client, listed
 
 INPUTS = {"text_input": "BYTES", "text_pair": "BYTES"}

@@ -8,9 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
+from jaxserve.proto import kserve_pb2 as pb
 from server.kserve.requests import OUTPUTS, VERSION, Inference
 from server.kserve.tensors import numbers, texts
-from server.proto import kserve_pb2 as pb
 from server.streams import Events
 
 FINAL = "triton_final_response"

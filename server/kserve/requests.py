@@ -8,12 +8,12 @@ from typing import Any
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, ModelNotFoundError
+from jaxserve.proto import kserve_pb2 as pb
 from jaxserve.sampling.structured import FIELD
 from jaxserve.types import RequestOptions
 from server.context import RequestContext
 from server.kserve.parameters import FORMS, SAMPLING, form_in, from_json, plain, sampling_value
 from server.kserve.tensors import inputs_of, one_bool, one_text
-from server.proto import kserve_pb2 as pb
 from server.requests import RequestJob, admit, check_not_empty, new_id, sampling_params
 from server.structured import Form
 from server.unsupported.check import checked

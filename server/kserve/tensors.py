@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from jaxserve.errors import InvalidRequestError
-from server.proto import kserve_pb2 as pb
+from jaxserve.proto import kserve_pb2 as pb
 
 _LENGTH = struct.Struct("<I")
 

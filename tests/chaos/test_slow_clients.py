@@ -17,8 +17,8 @@ import httpx
 import psutil
 import pytest
 
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.support.hash_executor import expected
 from tests.support.hash_server import FRONT_END, PATIENCE, HashServer, hash_server, until
 

@@ -10,8 +10,8 @@ import grpc
 import openai
 import pytest
 
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.interop.conftest import Gated
 from tests.interop.programs import run
 from tests.support.serve_process import ROOT

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
+from jaxserve.proto import kserve_pb2 as pb
 from server.context import RequestContext
 from server.grpc.calls import GrpcCall, conversing, decoded, service, unary
 from server.grpc.health import accepts
@@ -22,7 +23,6 @@ from server.kserve.pooling import infer_vectors, pools
 from server.kserve.replies import FINAL, answers
 from server.kserve.requests import VERSION, Carrier, inference_of
 from server.models import clients_of
-from server.proto import kserve_pb2 as pb
 from server.requests import admit, new_id
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]

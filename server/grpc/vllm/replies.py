@@ -9,7 +9,7 @@ from functools import partial
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Finished, PositionLogprobs, Started
-from server.proto import vllm_engine_pb2 as pb
+from jaxserve.proto import vllm_engine_pb2 as pb
 from server.streams import Events
 
 

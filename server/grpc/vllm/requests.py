@@ -6,13 +6,13 @@ from typing import Any
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
+from jaxserve.proto import vllm_engine_pb2 as pb
 from jaxserve.sampling.params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
 from jaxserve.sampling.structured import MAX_CHOICES
 from jaxserve.types import Prompt
 from server.grpc.calls import GrpcCall, check_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.grpc.messages import prompt_ids
-from server.proto import vllm_engine_pb2 as pb
 from server.requests import RequestJob, check_not_empty, listed, new_id, sampling_params
 from server.structured import Form, form_of, ways
 from server.tokenizing import truncated

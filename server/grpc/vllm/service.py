@@ -16,14 +16,14 @@ from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
+from jaxserve.proto import smg_common_pb2 as common
+from jaxserve.proto import vllm_engine_pb2 as pb
 from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.health import accepts
 from server.grpc.jobs import events_of
 from server.grpc.vllm.replies import responses
 from server.grpc.vllm.requests import job_of
 from server.grpc.vllm.tokenizer_archive import tokenizer_archive
-from server.proto import smg_common_pb2 as common
-from server.proto import vllm_engine_pb2 as pb
 from server.requests import admit
 from server.streams import abort
 

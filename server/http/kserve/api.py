@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from google.protobuf.message import Message
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.proto import kserve_pb2 as pb
 from jaxserve.types import RequestOptions
 from server.http.disconnect import until_gone
 from server.http.error_bodies import body_of
@@ -26,7 +27,6 @@ from server.kserve.json_requests import generate_request, infer_request, read_js
 from server.kserve.pooling import infer_vectors, pools
 from server.kserve.replies import answers
 from server.kserve.requests import Carrier, Inference, check_version, inference_of
-from server.proto import kserve_pb2 as pb
 from server.requests import admit, new_id, request_options, served
 from server.streams import run
 

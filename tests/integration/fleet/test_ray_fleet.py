@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from jaxserve.fleet import main
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.support.hash_server import until
 from tests.support.serve_process import ROOT, Process, environment, start
 

@@ -15,10 +15,10 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from jaxserve.proto import admin_pb2, admin_pb2_grpc
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.types import ServiceClass
-from server.proto import admin_pb2, admin_pb2_grpc
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving
 

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from jaxserve.errors import InternalError
-from server.proto import inference_pb2 as pb
-from server.proto import kserve_pb2 as kserve
-from server.proto.inference_pb2_grpc import InferenceStub
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub as KserveStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto import kserve_pb2 as kserve
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub as KserveStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import serving
 

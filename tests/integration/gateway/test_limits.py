@@ -16,8 +16,8 @@ from grpc_status import rpc_status
 
 from jaxserve.errors import QueueFullError
 from jaxserve.logs import FIELDS
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving
 

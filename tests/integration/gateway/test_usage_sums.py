@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from jaxserve.errors import EngineDeadError, InternalError, QueueFullError
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving, serving
 

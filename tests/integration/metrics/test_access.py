@@ -12,8 +12,8 @@ import pytest
 
 from jaxserve.config.server import ServerConfig
 from jaxserve.logs import FIELDS
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from server.run import Servers
 from tests.support.scripted import ScriptedClient
 

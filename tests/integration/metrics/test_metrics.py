@@ -11,8 +11,8 @@ import pytest
 from jaxserve.metrics.catalogue import CATALOGUE, Kind, Metric
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.servers import ServerRecorder
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.integration.metrics.conftest import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

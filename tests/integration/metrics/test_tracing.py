@@ -15,10 +15,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError, InternalError
 from jaxserve.metrics.instruments import Instruments
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from server.observe.observatory import Observatory
 from server.ports import Addresses
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from server.run import Servers
 from tests.support.scripted import ScriptedClient
 

@@ -21,9 +21,9 @@ from safetensors.numpy import load_file, save_file
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.local import LocalEngine
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.rollout.transfer import TransferError, WeightSender
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from tests.golden.reading import DATA
 from tests.golden.test_adapters import ADAPTERS
 from tests.support.serving import Serving, serving

@@ -11,11 +11,11 @@ import httpx
 import openai
 import pytest
 
+from jaxserve.proto import kserve_pb2 as kserve
+from jaxserve.proto.inference_pb2 import GenerateRequest
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from server.kserve.tensors import texts
-from server.proto import kserve_pb2 as kserve
-from server.proto.inference_pb2 import GenerateRequest
-from server.proto.inference_pb2_grpc import InferenceStub
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from tests.support.hash_engine import CONTEXT
 from tests.support.hash_server import HashServer, hash_server, until
 

@@ -16,8 +16,8 @@ import numpy as np
 import openai
 import pytest
 
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.golden.reading import DATA
 from tests.support.batches import wait
 from tests.support.hash_server import until

@@ -11,8 +11,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from jaxserve.engine.client import EngineStats
-from server.proto import admin_pb2 as pb
-from server.proto.admin_pb2_grpc import AdminStub
+from jaxserve.proto import admin_pb2 as pb
+from jaxserve.proto.admin_pb2_grpc import AdminStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving, serving
 

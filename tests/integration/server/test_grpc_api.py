@@ -11,9 +11,9 @@ from grpc_status import rpc_status
 
 from jaxserve.engine.events import WeightRange
 from jaxserve.errors import QueueFullError
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.sampling.params import SamplingParams
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.scripted import BOS, EOS, MAX_MODEL_LEN, VOCAB, ByteTokenizer, ScriptedClient
 
 

@@ -7,8 +7,8 @@ import asyncio
 import grpc.aio
 import pytest
 
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import serving
 

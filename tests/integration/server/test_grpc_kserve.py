@@ -14,12 +14,12 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from jaxserve.errors import QueueFullError
+from jaxserve.proto import kserve_pb2 as pb
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import RequestOptions, ServiceClass
 from server.grpc.kserve.stream import MAX_REQUESTS
 from server.kserve.tensors import texts
-from server.proto import kserve_pb2 as pb
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import serving
 

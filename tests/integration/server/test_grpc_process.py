@@ -15,10 +15,10 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from server.proto import admin_pb2, inference_pb2, kserve_pb2, vllm_engine_pb2
-from server.proto import inference_pb2 as pb
-from server.proto.admin_pb2_grpc import AdminStub
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import admin_pb2, inference_pb2, kserve_pb2, vllm_engine_pb2
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.admin_pb2_grpc import AdminStub
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.support.serve_process import ROOT, Process, Served
 
 SMALL = ("--max-num-seqs", "4", "--max-num-batched-tokens", "32")

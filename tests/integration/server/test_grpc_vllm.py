@@ -16,10 +16,10 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from jaxserve.engine.client import EngineStats
+from jaxserve.proto import smg_common_pb2 as common
+from jaxserve.proto import vllm_engine_pb2 as pb
+from jaxserve.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from jaxserve.sampling.params import SamplingParams
-from server.proto import smg_common_pb2 as common
-from server.proto import vllm_engine_pb2 as pb
-from server.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from tests.support.scripted import EOS, MAX_MODEL_LEN, VOCAB, ScriptedClient
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 

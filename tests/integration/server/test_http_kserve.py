@@ -12,8 +12,8 @@ import grpc
 import httpx
 import pytest
 
-from server.proto import kserve_pb2 as pb
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
+from jaxserve.proto import kserve_pb2 as pb
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from tests.support.hash_server import HashServer, hash_server
 
 KEY = "sesame"

@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from server.proto import kserve_pb2 as pb
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
+from jaxserve.proto import kserve_pb2 as pb
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from tests.golden.reading import DATA
 from tests.support.serve_process import Process, Served
 

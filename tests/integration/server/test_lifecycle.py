@@ -12,10 +12,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from server.ports import Addresses
 from server.processes.supervisor import check_ports
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from server.run import serve
 from tests.support.scripted import ScriptedClient
 

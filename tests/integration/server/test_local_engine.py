@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.local import LocalEngine
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.support.serving import Serving, serving
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 

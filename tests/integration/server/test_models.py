@@ -15,11 +15,11 @@ import pytest
 from jaxserve.engine.calls import EngineCall, OpenTransfer, PauseEngine, SleepEngine, UpdateFromDisk, WeightSums
 from jaxserve.engine.client import EngineStats
 from jaxserve.errors import EngineDeadError, InvalidRequestError
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto import kserve_pb2 as kserve
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from server.models import ManyModels
-from server.proto import inference_pb2 as pb
-from server.proto import kserve_pb2 as kserve
-from server.proto.inference_pb2_grpc import InferenceStub
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from tests.support.scripted import ByteTokenizer, ScriptedClient
 from tests.support.serving import Serving, serving
 

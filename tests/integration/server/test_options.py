@@ -11,9 +11,9 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.types import RequestOptions, ServiceClass
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.scripted import ScriptedClient
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}

@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 from jaxserve.engine.bounds import MAX_MESSAGES
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto import kserve_pb2 as kserve
+from jaxserve.proto import vllm_engine_pb2 as vllm
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
+from jaxserve.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from jaxserve.sampling.params import MAX_LISTED_IDS, MAX_STOP_CHARS
 from server.http.failures import PIECE_BYTES
 from server.http.strict_json import MAX_VALUES
-from server.proto import inference_pb2 as pb
-from server.proto import kserve_pb2 as kserve
-from server.proto import vllm_engine_pb2 as vllm
-from server.proto.inference_pb2_grpc import InferenceStub
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
-from server.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from tests.support.hash_engine import CONTEXT
 from tests.support.hash_server import FRONT_END, HashServer, hash_server
 

@@ -10,14 +10,14 @@ import grpc.aio
 import httpx
 import pytest
 
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto import kserve_pb2 as kserve
+from jaxserve.proto import vllm_engine_pb2 as vllm
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
+from jaxserve.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
-from server.proto import inference_pb2 as pb
-from server.proto import kserve_pb2 as kserve
-from server.proto import vllm_engine_pb2 as vllm
-from server.proto.inference_pb2_grpc import InferenceStub
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
-from server.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from tests.support.scripted import ScriptedClient
 
 DEFAULTS = SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95, min_p=0.05, repetition_penalty=1.05)

@@ -21,9 +21,9 @@ from grpc_status import rpc_status
 from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.events import Event
 from jaxserve.engine.local import LocalEngine
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.sampling.params import SamplingParams
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.serving import Serving, serving
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 

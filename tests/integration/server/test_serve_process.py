@@ -12,9 +12,9 @@ import grpc
 import openai
 import pytest
 
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.serve import main
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.serve_process import FREE_PORTS, ROOT, Process, Served, command, environment
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 

@@ -13,8 +13,8 @@ import httpx
 import openai
 import pytest
 
-from server.proto import admin_pb2
-from server.proto.admin_pb2_grpc import AdminStub
+from jaxserve.proto import admin_pb2
+from jaxserve.proto.admin_pb2_grpc import AdminStub
 from tests.support.serve_process import Process, Served
 from tests.support.smg import Smg, smg
 

@@ -14,13 +14,13 @@ import pytest
 from pydantic import BaseModel
 
 from jaxserve import StructuredOutputsParams
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto import kserve_pb2 as kserve
+from jaxserve.proto import vllm_engine_pb2 as vllm
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
+from jaxserve.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from server.kserve.tensors import texts
-from server.proto import inference_pb2 as pb
-from server.proto import kserve_pb2 as kserve
-from server.proto import vllm_engine_pb2 as vllm
-from server.proto.inference_pb2_grpc import InferenceStub
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
-from server.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving, serving
 

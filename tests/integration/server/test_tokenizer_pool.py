@@ -13,12 +13,12 @@ import pytest
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.intake import Intake
 from jaxserve.engine.remote.link import RemoteLink
+from jaxserve.proto import inference_pb2 as pb
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.tokenizer.load import load_tools
 from jaxserve.tokenizer.pool import ProcessTexts
 from jaxserve.tokenizer.texts import TextTools
 from jaxserve.tokenizer.worker import WorkerSpec
-from server.proto import inference_pb2 as pb
-from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.hash_engine import remote_engine
 from tests.support.serving import Serving, serving
 

@@ -10,13 +10,13 @@ import grpc
 import httpx
 import pytest
 
+from jaxserve.proto import kserve_pb2 as kserve
+from jaxserve.proto import vllm_engine_pb2 as vllm
+from jaxserve.proto.inference_pb2 import GenerateRequest
+from jaxserve.proto.inference_pb2_grpc import InferenceStub
+from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
+from jaxserve.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from server.kserve.tensors import texts
-from server.proto import kserve_pb2 as kserve
-from server.proto import vllm_engine_pb2 as vllm
-from server.proto.inference_pb2 import GenerateRequest
-from server.proto.inference_pb2_grpc import InferenceStub
-from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
-from server.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from tests.support.hash_server import HashServer, hash_server
 
 SAY = [{"role": "user", "content": "hi"}]

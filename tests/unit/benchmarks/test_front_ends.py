@@ -9,8 +9,8 @@ import pytest
 from benchmarks.front_ends import case
 from benchmarks.paced_engine import STAMP_SECONDS, VOCABULARY, seconds_since, stamp, text_of, token_of, write_tokenizer
 from benchmarks.stream_clients import grpc_tokens, http_tokens
+from jaxserve.proto import inference_pb2 as pb
 from jaxserve.tokenizer.load import load_tokenizer
-from server.proto import inference_pb2 as pb
 
 
 def test_every_token_has_a_text_of_its_own_and_its_text_tells_it(tmp_path: Path) -> None:

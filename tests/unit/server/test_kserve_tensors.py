@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.proto import kserve_pb2 as pb
 from server.kserve.tensors import inputs_of, numbers, one_bool, one_text, texts
-from server.proto import kserve_pb2 as pb
 
 
 def tensor(datatype: str, shape: tuple[int, ...] = (1,), **contents: Any) -> Any:

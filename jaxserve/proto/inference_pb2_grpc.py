@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from server.proto import inference_pb2 as server_dot_proto_dot_inference__pb2
+from jaxserve.proto import inference_pb2 as jaxserve_dot_proto_dot_inference__pb2
 
 GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in server/proto/inference_pb2_grpc.py depends on'
+        + ' but the generated code in jaxserve/proto/inference_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -40,33 +40,33 @@ class InferenceStub(object):
         """
         self.Generate = channel.unary_stream(
                 '/jaxserve.v1.Inference/Generate',
-                request_serializer=server_dot_proto_dot_inference__pb2.GenerateRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_inference__pb2.GenerateEvent.FromString,
+                request_serializer=jaxserve_dot_proto_dot_inference__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
         self.Pool = channel.unary_unary(
                 '/jaxserve.v1.Inference/Pool',
-                request_serializer=server_dot_proto_dot_inference__pb2.PoolRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_inference__pb2.PoolResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_inference__pb2.PoolRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_inference__pb2.PoolResponse.FromString,
                 _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/jaxserve.v1.Inference/Tokenize',
-                request_serializer=server_dot_proto_dot_inference__pb2.TokenizeRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_inference__pb2.TokenizeResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_inference__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_inference__pb2.TokenizeResponse.FromString,
                 _registered_method=True)
         self.Detokenize = channel.unary_unary(
                 '/jaxserve.v1.Inference/Detokenize',
-                request_serializer=server_dot_proto_dot_inference__pb2.DetokenizeRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_inference__pb2.DetokenizeResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_inference__pb2.DetokenizeResponse.FromString,
                 _registered_method=True)
         self.Abort = channel.unary_unary(
                 '/jaxserve.v1.Inference/Abort',
-                request_serializer=server_dot_proto_dot_inference__pb2.AbortRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_inference__pb2.AbortResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_inference__pb2.AbortRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_inference__pb2.AbortResponse.FromString,
                 _registered_method=True)
         self.GetModelInfo = channel.unary_unary(
                 '/jaxserve.v1.Inference/GetModelInfo',
-                request_serializer=server_dot_proto_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_inference__pb2.ModelInfo.FromString,
+                request_serializer=jaxserve_dot_proto_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_inference__pb2.ModelInfo.FromString,
                 _registered_method=True)
 
 
@@ -124,33 +124,33 @@ def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Generate': grpc.unary_stream_rpc_method_handler(
                     servicer.Generate,
-                    request_deserializer=server_dot_proto_dot_inference__pb2.GenerateRequest.FromString,
-                    response_serializer=server_dot_proto_dot_inference__pb2.GenerateEvent.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_inference__pb2.GenerateRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_inference__pb2.GenerateEvent.SerializeToString,
             ),
             'Pool': grpc.unary_unary_rpc_method_handler(
                     servicer.Pool,
-                    request_deserializer=server_dot_proto_dot_inference__pb2.PoolRequest.FromString,
-                    response_serializer=server_dot_proto_dot_inference__pb2.PoolResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_inference__pb2.PoolRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_inference__pb2.PoolResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
-                    request_deserializer=server_dot_proto_dot_inference__pb2.TokenizeRequest.FromString,
-                    response_serializer=server_dot_proto_dot_inference__pb2.TokenizeResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_inference__pb2.TokenizeRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_inference__pb2.TokenizeResponse.SerializeToString,
             ),
             'Detokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Detokenize,
-                    request_deserializer=server_dot_proto_dot_inference__pb2.DetokenizeRequest.FromString,
-                    response_serializer=server_dot_proto_dot_inference__pb2.DetokenizeResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_inference__pb2.DetokenizeRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_inference__pb2.DetokenizeResponse.SerializeToString,
             ),
             'Abort': grpc.unary_unary_rpc_method_handler(
                     servicer.Abort,
-                    request_deserializer=server_dot_proto_dot_inference__pb2.AbortRequest.FromString,
-                    response_serializer=server_dot_proto_dot_inference__pb2.AbortResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_inference__pb2.AbortRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_inference__pb2.AbortResponse.SerializeToString,
             ),
             'GetModelInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelInfo,
-                    request_deserializer=server_dot_proto_dot_inference__pb2.GetModelInfoRequest.FromString,
-                    response_serializer=server_dot_proto_dot_inference__pb2.ModelInfo.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_inference__pb2.GetModelInfoRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_inference__pb2.ModelInfo.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -182,8 +182,8 @@ class Inference(object):
             request,
             target,
             '/jaxserve.v1.Inference/Generate',
-            server_dot_proto_dot_inference__pb2.GenerateRequest.SerializeToString,
-            server_dot_proto_dot_inference__pb2.GenerateEvent.FromString,
+            jaxserve_dot_proto_dot_inference__pb2.GenerateRequest.SerializeToString,
+            jaxserve_dot_proto_dot_inference__pb2.GenerateEvent.FromString,
             options,
             channel_credentials,
             insecure,
@@ -209,8 +209,8 @@ class Inference(object):
             request,
             target,
             '/jaxserve.v1.Inference/Pool',
-            server_dot_proto_dot_inference__pb2.PoolRequest.SerializeToString,
-            server_dot_proto_dot_inference__pb2.PoolResponse.FromString,
+            jaxserve_dot_proto_dot_inference__pb2.PoolRequest.SerializeToString,
+            jaxserve_dot_proto_dot_inference__pb2.PoolResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -236,8 +236,8 @@ class Inference(object):
             request,
             target,
             '/jaxserve.v1.Inference/Tokenize',
-            server_dot_proto_dot_inference__pb2.TokenizeRequest.SerializeToString,
-            server_dot_proto_dot_inference__pb2.TokenizeResponse.FromString,
+            jaxserve_dot_proto_dot_inference__pb2.TokenizeRequest.SerializeToString,
+            jaxserve_dot_proto_dot_inference__pb2.TokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -263,8 +263,8 @@ class Inference(object):
             request,
             target,
             '/jaxserve.v1.Inference/Detokenize',
-            server_dot_proto_dot_inference__pb2.DetokenizeRequest.SerializeToString,
-            server_dot_proto_dot_inference__pb2.DetokenizeResponse.FromString,
+            jaxserve_dot_proto_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+            jaxserve_dot_proto_dot_inference__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -290,8 +290,8 @@ class Inference(object):
             request,
             target,
             '/jaxserve.v1.Inference/Abort',
-            server_dot_proto_dot_inference__pb2.AbortRequest.SerializeToString,
-            server_dot_proto_dot_inference__pb2.AbortResponse.FromString,
+            jaxserve_dot_proto_dot_inference__pb2.AbortRequest.SerializeToString,
+            jaxserve_dot_proto_dot_inference__pb2.AbortResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -317,8 +317,8 @@ class Inference(object):
             request,
             target,
             '/jaxserve.v1.Inference/GetModelInfo',
-            server_dot_proto_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
-            server_dot_proto_dot_inference__pb2.ModelInfo.FromString,
+            jaxserve_dot_proto_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
+            jaxserve_dot_proto_dot_inference__pb2.ModelInfo.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from server.proto import kserve_pb2 as server_dot_proto_dot_kserve__pb2
+from jaxserve.proto import kserve_pb2 as jaxserve_dot_proto_dot_kserve__pb2
 
 GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in server/proto/kserve_pb2_grpc.py depends on'
+        + ' but the generated code in jaxserve/proto/kserve_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,53 +36,53 @@ class GRPCInferenceServiceStub(object):
         """
         self.ServerLive = channel.unary_unary(
                 '/inference.GRPCInferenceService/ServerLive',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ServerLiveRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ServerLiveResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ServerLiveRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ServerLiveResponse.FromString,
                 _registered_method=True)
         self.ServerReady = channel.unary_unary(
                 '/inference.GRPCInferenceService/ServerReady',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ServerReadyRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ServerReadyResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ServerReadyRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ServerReadyResponse.FromString,
                 _registered_method=True)
         self.ModelReady = channel.unary_unary(
                 '/inference.GRPCInferenceService/ModelReady',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ModelReadyRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ModelReadyResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelReadyRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelReadyResponse.FromString,
                 _registered_method=True)
         self.ServerMetadata = channel.unary_unary(
                 '/inference.GRPCInferenceService/ServerMetadata',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ServerMetadataRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ServerMetadataResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ServerMetadataRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ServerMetadataResponse.FromString,
                 _registered_method=True)
         self.ModelMetadata = channel.unary_unary(
                 '/inference.GRPCInferenceService/ModelMetadata',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ModelMetadataRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ModelMetadataResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelMetadataRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelMetadataResponse.FromString,
                 _registered_method=True)
         self.ModelInfer = channel.unary_unary(
                 '/inference.GRPCInferenceService/ModelInfer',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ModelInferRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ModelInferResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelInferRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelInferResponse.FromString,
                 _registered_method=True)
         self.ModelStreamInfer = channel.stream_stream(
                 '/inference.GRPCInferenceService/ModelStreamInfer',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ModelInferRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ModelStreamInferResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelInferRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelStreamInferResponse.FromString,
                 _registered_method=True)
         self.ModelConfig = channel.unary_unary(
                 '/inference.GRPCInferenceService/ModelConfig',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ModelConfigRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ModelConfigResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelConfigRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelConfigResponse.FromString,
                 _registered_method=True)
         self.ModelStatistics = channel.unary_unary(
                 '/inference.GRPCInferenceService/ModelStatistics',
-                request_serializer=server_dot_proto_dot_kserve__pb2.ModelStatisticsRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.ModelStatisticsResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelStatisticsRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelStatisticsResponse.FromString,
                 _registered_method=True)
         self.RepositoryIndex = channel.unary_unary(
                 '/inference.GRPCInferenceService/RepositoryIndex',
-                request_serializer=server_dot_proto_dot_kserve__pb2.RepositoryIndexRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_kserve__pb2.RepositoryIndexResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_kserve__pb2.RepositoryIndexRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_kserve__pb2.RepositoryIndexResponse.FromString,
                 _registered_method=True)
 
 
@@ -157,53 +157,53 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'ServerLive': grpc.unary_unary_rpc_method_handler(
                     servicer.ServerLive,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ServerLiveRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ServerLiveResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ServerLiveRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ServerLiveResponse.SerializeToString,
             ),
             'ServerReady': grpc.unary_unary_rpc_method_handler(
                     servicer.ServerReady,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ServerReadyRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ServerReadyResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ServerReadyRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ServerReadyResponse.SerializeToString,
             ),
             'ModelReady': grpc.unary_unary_rpc_method_handler(
                     servicer.ModelReady,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ModelReadyRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ModelReadyResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelReadyRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelReadyResponse.SerializeToString,
             ),
             'ServerMetadata': grpc.unary_unary_rpc_method_handler(
                     servicer.ServerMetadata,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ServerMetadataRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ServerMetadataResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ServerMetadataRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ServerMetadataResponse.SerializeToString,
             ),
             'ModelMetadata': grpc.unary_unary_rpc_method_handler(
                     servicer.ModelMetadata,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ModelMetadataRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ModelMetadataResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelMetadataRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelMetadataResponse.SerializeToString,
             ),
             'ModelInfer': grpc.unary_unary_rpc_method_handler(
                     servicer.ModelInfer,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ModelInferRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ModelInferResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelInferRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelInferResponse.SerializeToString,
             ),
             'ModelStreamInfer': grpc.stream_stream_rpc_method_handler(
                     servicer.ModelStreamInfer,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ModelInferRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ModelStreamInferResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelInferRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelStreamInferResponse.SerializeToString,
             ),
             'ModelConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.ModelConfig,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ModelConfigRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ModelConfigResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelConfigRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelConfigResponse.SerializeToString,
             ),
             'ModelStatistics': grpc.unary_unary_rpc_method_handler(
                     servicer.ModelStatistics,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.ModelStatisticsRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.ModelStatisticsResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.ModelStatisticsRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.ModelStatisticsResponse.SerializeToString,
             ),
             'RepositoryIndex': grpc.unary_unary_rpc_method_handler(
                     servicer.RepositoryIndex,
-                    request_deserializer=server_dot_proto_dot_kserve__pb2.RepositoryIndexRequest.FromString,
-                    response_serializer=server_dot_proto_dot_kserve__pb2.RepositoryIndexResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_kserve__pb2.RepositoryIndexRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_kserve__pb2.RepositoryIndexResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -231,8 +231,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/ServerLive',
-            server_dot_proto_dot_kserve__pb2.ServerLiveRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ServerLiveResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ServerLiveRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ServerLiveResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -258,8 +258,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/ServerReady',
-            server_dot_proto_dot_kserve__pb2.ServerReadyRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ServerReadyResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ServerReadyRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ServerReadyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -285,8 +285,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/ModelReady',
-            server_dot_proto_dot_kserve__pb2.ModelReadyRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ModelReadyResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelReadyRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelReadyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -312,8 +312,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/ServerMetadata',
-            server_dot_proto_dot_kserve__pb2.ServerMetadataRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ServerMetadataResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ServerMetadataRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ServerMetadataResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -339,8 +339,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/ModelMetadata',
-            server_dot_proto_dot_kserve__pb2.ModelMetadataRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ModelMetadataResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelMetadataRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelMetadataResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -366,8 +366,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/ModelInfer',
-            server_dot_proto_dot_kserve__pb2.ModelInferRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ModelInferResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelInferRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelInferResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -393,8 +393,8 @@ class GRPCInferenceService(object):
             request_iterator,
             target,
             '/inference.GRPCInferenceService/ModelStreamInfer',
-            server_dot_proto_dot_kserve__pb2.ModelInferRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ModelStreamInferResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelInferRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelStreamInferResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -420,8 +420,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/ModelConfig',
-            server_dot_proto_dot_kserve__pb2.ModelConfigRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ModelConfigResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelConfigRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -447,8 +447,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/ModelStatistics',
-            server_dot_proto_dot_kserve__pb2.ModelStatisticsRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.ModelStatisticsResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelStatisticsRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.ModelStatisticsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -474,8 +474,8 @@ class GRPCInferenceService(object):
             request,
             target,
             '/inference.GRPCInferenceService/RepositoryIndex',
-            server_dot_proto_dot_kserve__pb2.RepositoryIndexRequest.SerializeToString,
-            server_dot_proto_dot_kserve__pb2.RepositoryIndexResponse.FromString,
+            jaxserve_dot_proto_dot_kserve__pb2.RepositoryIndexRequest.SerializeToString,
+            jaxserve_dot_proto_dot_kserve__pb2.RepositoryIndexResponse.FromString,
             options,
             channel_credentials,
             insecure,

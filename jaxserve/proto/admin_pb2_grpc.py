@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from server.proto import admin_pb2 as server_dot_proto_dot_admin__pb2
+from jaxserve.proto import admin_pb2 as jaxserve_dot_proto_dot_admin__pb2
 
 GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in server/proto/admin_pb2_grpc.py depends on'
+        + ' but the generated code in jaxserve/proto/admin_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,23 +37,23 @@ class AdminStub(object):
         """
         self.GetLoad = channel.unary_unary(
                 '/jaxserve.v1.Admin/GetLoad',
-                request_serializer=server_dot_proto_dot_admin__pb2.GetLoadRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_admin__pb2.Load.FromString,
+                request_serializer=jaxserve_dot_proto_dot_admin__pb2.GetLoadRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_admin__pb2.Load.FromString,
                 _registered_method=True)
         self.WatchLoad = channel.unary_stream(
                 '/jaxserve.v1.Admin/WatchLoad',
-                request_serializer=server_dot_proto_dot_admin__pb2.WatchLoadRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_admin__pb2.Load.FromString,
+                request_serializer=jaxserve_dot_proto_dot_admin__pb2.WatchLoadRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_admin__pb2.Load.FromString,
                 _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/jaxserve.v1.Admin/Drain',
-                request_serializer=server_dot_proto_dot_admin__pb2.DrainRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_admin__pb2.DrainResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_admin__pb2.DrainRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_admin__pb2.DrainResponse.FromString,
                 _registered_method=True)
         self.FlushPrefixCache = channel.unary_unary(
                 '/jaxserve.v1.Admin/FlushPrefixCache',
-                request_serializer=server_dot_proto_dot_admin__pb2.FlushPrefixCacheRequest.SerializeToString,
-                response_deserializer=server_dot_proto_dot_admin__pb2.FlushPrefixCacheResponse.FromString,
+                request_serializer=jaxserve_dot_proto_dot_admin__pb2.FlushPrefixCacheRequest.SerializeToString,
+                response_deserializer=jaxserve_dot_proto_dot_admin__pb2.FlushPrefixCacheResponse.FromString,
                 _registered_method=True)
 
 
@@ -94,23 +94,23 @@ def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetLoad': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLoad,
-                    request_deserializer=server_dot_proto_dot_admin__pb2.GetLoadRequest.FromString,
-                    response_serializer=server_dot_proto_dot_admin__pb2.Load.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_admin__pb2.GetLoadRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_admin__pb2.Load.SerializeToString,
             ),
             'WatchLoad': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchLoad,
-                    request_deserializer=server_dot_proto_dot_admin__pb2.WatchLoadRequest.FromString,
-                    response_serializer=server_dot_proto_dot_admin__pb2.Load.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_admin__pb2.WatchLoadRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_admin__pb2.Load.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
-                    request_deserializer=server_dot_proto_dot_admin__pb2.DrainRequest.FromString,
-                    response_serializer=server_dot_proto_dot_admin__pb2.DrainResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_admin__pb2.DrainRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_admin__pb2.DrainResponse.SerializeToString,
             ),
             'FlushPrefixCache': grpc.unary_unary_rpc_method_handler(
                     servicer.FlushPrefixCache,
-                    request_deserializer=server_dot_proto_dot_admin__pb2.FlushPrefixCacheRequest.FromString,
-                    response_serializer=server_dot_proto_dot_admin__pb2.FlushPrefixCacheResponse.SerializeToString,
+                    request_deserializer=jaxserve_dot_proto_dot_admin__pb2.FlushPrefixCacheRequest.FromString,
+                    response_serializer=jaxserve_dot_proto_dot_admin__pb2.FlushPrefixCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -139,8 +139,8 @@ class Admin(object):
             request,
             target,
             '/jaxserve.v1.Admin/GetLoad',
-            server_dot_proto_dot_admin__pb2.GetLoadRequest.SerializeToString,
-            server_dot_proto_dot_admin__pb2.Load.FromString,
+            jaxserve_dot_proto_dot_admin__pb2.GetLoadRequest.SerializeToString,
+            jaxserve_dot_proto_dot_admin__pb2.Load.FromString,
             options,
             channel_credentials,
             insecure,
@@ -166,8 +166,8 @@ class Admin(object):
             request,
             target,
             '/jaxserve.v1.Admin/WatchLoad',
-            server_dot_proto_dot_admin__pb2.WatchLoadRequest.SerializeToString,
-            server_dot_proto_dot_admin__pb2.Load.FromString,
+            jaxserve_dot_proto_dot_admin__pb2.WatchLoadRequest.SerializeToString,
+            jaxserve_dot_proto_dot_admin__pb2.Load.FromString,
             options,
             channel_credentials,
             insecure,
@@ -193,8 +193,8 @@ class Admin(object):
             request,
             target,
             '/jaxserve.v1.Admin/Drain',
-            server_dot_proto_dot_admin__pb2.DrainRequest.SerializeToString,
-            server_dot_proto_dot_admin__pb2.DrainResponse.FromString,
+            jaxserve_dot_proto_dot_admin__pb2.DrainRequest.SerializeToString,
+            jaxserve_dot_proto_dot_admin__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -220,8 +220,8 @@ class Admin(object):
             request,
             target,
             '/jaxserve.v1.Admin/FlushPrefixCache',
-            server_dot_proto_dot_admin__pb2.FlushPrefixCacheRequest.SerializeToString,
-            server_dot_proto_dot_admin__pb2.FlushPrefixCacheResponse.FromString,
+            jaxserve_dot_proto_dot_admin__pb2.FlushPrefixCacheRequest.SerializeToString,
+            jaxserve_dot_proto_dot_admin__pb2.FlushPrefixCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

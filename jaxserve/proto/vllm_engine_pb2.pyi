@@ -1,4 +1,4 @@
-from server.proto import smg_common_pb2 as _smg_common_pb2
+from jaxserve.proto import smg_common_pb2 as _smg_common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -1,0 +1,76 @@
+"""Foreign modules named like our packages hide nothing, in processes of ours and in a user's."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxserve.own_packages import ROOT, OwnPackages, is_command, without_current_directory
+
+FOREIGN = {"server.py": "", "sharding.py": "mine = 1", "pallas_kernels/__init__.py": ""}
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """A user's folder with modules of our packages' names."""
+    for name, text in FOREIGN.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_command_ignores_names_of_current_directory(beside: Path) -> None:
+    done = run(beside, "-m", "jaxserve.keys", "--help")
+    assert done.returncode == 0, done.stderr
+    done = run(beside, "-m", "jaxserve.serve", "--version")
+    assert done.returncode == 0, done.stderr
+
+
+def test_script_gets_ours_through_us_and_its_own_otherwise(beside: Path) -> None:
+    (beside / "program.py").write_text(
+        "import jaxserve\nimport server\nprint(server.__file__)\n"
+        "import jaxserve.aot\nfrom sharding import mine\nfrom jaxserve.own_packages import hidden_by\nprint(hidden_by())\n"
+    )
+    done = run(beside, "program.py")
+    assert done.returncode == 0, done.stderr
+    own, hidden = done.stdout.splitlines()
+    assert own == str(beside / "server.py")
+    assert hidden.startswith(f"{beside / 'server.py'} hides jaxserve's own package 'server'")
+
+
+def test_finder_finds_ours_only_for_us() -> None:
+    assert OwnPackages().find_spec("server") is None
+    spec = OwnPackages(everywhere=True).find_spec("server")
+    assert spec is not None
+    assert spec.origin == str(Path(ROOT) / "server" / "__init__.py")
+    assert OwnPackages(everywhere=True).find_spec("server.run") is None
+    assert OwnPackages(everywhere=True).find_spec("numpy") is None
+
+
+@pytest.mark.parametrize(
+    ("orig", "expected"),
+    [
+        (["python", "-m", "jaxserve.serve", "-m", "x"], True),
+        (["python", "-mjaxserve.serve", "a", "b"], True),
+        (["python", "-X", "dev", "-Imjaxserve", "a", "b"], True),
+        (["python", "-m", "trainer", "jaxserve.serve", "b"], False),
+        (["python", "-m", "jaxserver.serve", "a", "b"], False),
+    ],
+)
+def test_command_is_recognized(orig: list[str], expected: bool) -> None:
+    assert is_command(["-m", "a", "b"], orig) is expected
+    assert not is_command(["program.py", "a", "b"], orig)
+
+
+def test_current_directory_leaves_the_path_unless_it_is_our_home() -> None:
+    assert without_current_directory(["/user", "/lib"], "/user") == ["/lib"]
+    assert without_current_directory(["", "/lib"], "/user") == ["/lib"]
+    assert without_current_directory(["/bin", "/user"], "/user") == ["/bin", "/user"]
+    assert without_current_directory([ROOT, "/lib"], ROOT) == [ROOT, "/lib"]
+    assert without_current_directory([], "/user") == []
