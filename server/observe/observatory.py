@@ -23,6 +23,7 @@ from jaxserve.metrics.vllm_names import CACHE_CONFIG_INFO, LORA_REQUESTS_INFO
 from server.models import adapter_base, clients_of
 from server.observe.access import log_access
 from server.observe.exchange import Exchange
+from server.observe.rendered import RenderedOften
 
 ADAPTERS_TIMEOUT = 1.0  # seconds that an engine has to say which adapters it uses
 
@@ -64,6 +65,7 @@ class Observatory:
         self._process = ProcessRecorder(instruments, "frontend", restarts)
         self.servers = ServerRecorder(instruments)
         self._spans = _spans(config)
+        self._metrics = RenderedOften(self._rendered)
 
     @contextmanager
     def watching(self, exchange: Exchange) -> Iterator[Exchange]:
@@ -81,6 +83,10 @@ class Observatory:
                 self._spans.record(exchange)
 
     async def metrics(self) -> bytes:
+        """The Prometheus text, rendered at most once a second: who asks sooner waits for the next."""
+        return await self._metrics.text()
+
+    async def _rendered(self) -> bytes:
         self._process.measure()
         readings = self._readings() + await self._of_adapters()
         return await asyncio.to_thread(self._exposition.text, readings)
