@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from jaxserve.chat_parsing.template import ResponseTemplate
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.client import EngineClient, EngineStats, ModelInfo, RequestParams
@@ -91,6 +92,9 @@ class InFrontOf:
 
     def heartbeat_age(self) -> float:
         return self.base.heartbeat_age()
+
+    def lateness(self) -> Lateness:
+        return self.base.lateness()
 
     def check_health(self) -> None:
         self.base.check_health()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TypeVar
 
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.calls import ControlCall, EngineCall
 from jaxserve.engine.client import EngineClient, EngineStats
 from jaxserve.engine.death import EngineDeath, latest
@@ -66,6 +67,10 @@ class ManyModels(InFrontOf):
     def heartbeat_age(self) -> float:
         """Of the model whose engines turned last."""
         return min(one.heartbeat_age() for one in self.clients)
+
+    def lateness(self) -> Lateness:
+        """Of the model whose engines are least late."""
+        return min((one.lateness() for one in self.clients), key=lambda one: one.worst)
 
     @property
     def death(self) -> EngineDeath | None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +15,19 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Finished
 from jaxserve.errors import InvalidRequestError
 from jaxserve.pooling.params import PoolingParams, PoolingTask
-from jaxserve.pooling.pooler import Pooler
+from jaxserve.pooling.pooler import Pooler, require_pooler
 from jaxserve.pooling.truncation import truncated
 from jaxserve.types import Prompt, RequestOptions
 from server.context import RequestContext
-from server.requests import RequestJob, TextOrIds, engine_prompt
+from server.requests import RequestJob, TextOrIds, engine_prompt, in_words_of_client
 from server.streams import run
 from server.tally import Tally
 from server.tokenizing import WHOLE_CONTEXT
 
 Floats = npt.NDArray[np.float32]
+
+# Bytes of one value in a response, on average. JSON has float32 values with the digits of float64, and a comma.
+JSON_BYTES, BASE64_BYTES, BINARY_BYTES = 21.0, 16 / 3, 4.0
 
 
 def default_task(pooler: Pooler | None) -> PoolingTask:
@@ -52,6 +56,7 @@ class PoolingWork:
     Attributes:
         names: for errors, what the client calls the parameters that it does not call as the engine does; `prompt` among them.
         truncate_prompt_tokens: tokens of a text at most, of which the beginning stays; -1 for what the context has room for.
+        value_bytes: of one value in the response, on average: the response's size is bounded before work is done.
     """
 
     client: EngineClient
@@ -59,12 +64,17 @@ class PoolingWork:
     context: RequestContext
     names: Mapping[str, str]
     truncate_prompt_tokens: int | None = None
+    value_bytes: float = JSON_BYTES
 
     async def pool(self, request_id: str, prompts: Sequence[TextOrIds], params: PoolingParams) -> Pooled:
         """Raises JaxserveError; cancelling aborts."""
+        try:
+            bounded = await self._bounded(prompts, params)
+        except InvalidRequestError as error:
+            raise in_words_of_client(error, self.names) from error
         job = RequestJob(
             request_id=request_id,
-            prompts=tuple([await self._prompt(prompt) for prompt in prompts]),
+            prompts=tuple(bounded),
             params=params,
             options=self.options,
             names=self.names,
@@ -86,6 +96,25 @@ class PoolingWork:
         pair = await asyncio.to_thread(self.client.tokenizer.encode_pair, first, second)
         limit = self._limit()
         return pair if limit is None else pair[:limit]
+
+    async def _bounded(self, prompts: Sequence[TextOrIds], params: PoolingParams) -> list[Prompt]:
+        """The prompts, if the response to them is not too large.
+
+        For a vector per token, texts become token ids here, and tokenization stops when the response is too large.
+        """
+        bounds, width = self.client.bounds, require_pooler(self.client.model.pooler, params).width_of(params)
+        if params.task != "token_embed":
+            bounds.check_vectors(len(prompts), width, self.value_bytes)
+            return [await self._prompt(prompt) for prompt in prompts]
+        bounded, tokens = list[Prompt](), 0
+        for given in prompts:
+            prompt = await self._prompt(given)
+            fields: Mapping[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else prompt
+            ids = fields["prompt_token_ids"] if "prompt_token_ids" in fields else await self.client.encode(fields["prompt"])
+            tokens += len(ids)
+            bounds.check_vectors(tokens, width, self.value_bytes)
+            bounded.append({"prompt_token_ids": ids})
+        return bounded
 
     async def _prompt(self, given: TextOrIds) -> Prompt:
         limit = self._limit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,8 +12,11 @@ from typing import Any
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.checkpoint import read_json_object
+from jaxserve.patterns import TimeBudget, compile_pattern
 
 CONFIG = "adapter_config.json"
+MAX_PATTERNS = 4096  # of one field
+_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
 _TURNED_BEFORE = (0, 19)
 
 # What would change the result, and the values at which it does not.
@@ -36,6 +39,43 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 )
 
 
+class ModulePatterns:
+    """Values by regular expressions for the end of a module's name: the first that matches counts."""
+
+    def __init__(self, patterns: Sequence[tuple[Callable[[str], bool], float]]) -> None:
+        self._patterns = patterns
+        self._found: dict[str, float | None] = {}  # modules are looked up several times
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any], name: str, fits: Callable[[object], bool], budget: TimeBudget) -> ModulePatterns:
+        """Of a field of the file. Raises CheckpointError."""
+        value = given.get(name) or {}
+        if not isinstance(value, dict) or not all(map(fits, value.values())):
+            raise CheckpointError(f"{budget.where}: {name} must be an object from modules to numbers, got {value!r:.200}")
+        if len(value) > MAX_PATTERNS:
+            raise CheckpointError(f"{budget.where}: {name} has {len(value)} patterns, but may have {MAX_PATTERNS}")
+        return cls([(_name_end(name, key, budget), number) for key, number in value.items()])
+
+    def value_of(self, module: str) -> float | None:
+        """None where no pattern matches. Raises CheckpointError if matching takes too long."""
+        if module not in self._found:
+            self._found[module] = next((value for matches, value in self._patterns if matches(module)), None)
+        return self._found[module]
+
+
+def _name_end(field: str, text: str, budget: TimeBudget) -> Callable[[str], bool]:
+    """Whether a pattern matches the end of a module's name, as PEFT wraps it. Names, as most patterns are, need no compiling."""
+    if not _PLAIN.fullmatch(text):
+        return compile_pattern(field, text, budget, r"(.*\.)?({})$").match
+    size = len(text)
+
+    def ends(module: str) -> bool:
+        begins = len(module) == size or (len(module) > size and module[-size - 1] == ".")
+        return begins and all(mine in (".", its) for mine, its in zip(text, module[-size:], strict=True))
+
+    return ends
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
     """A low-rank adapter as PEFT's LoraConfig describes it.
@@ -44,7 +84,7 @@ class AdapterConfig:
         where: what it was read from, for errors.
         base_model: that it was trained on, as it says.
         rank, alpha: of every module that no pattern names otherwise.
-        rank_pattern, alpha_pattern: by the end of a module's name, which may be a regular expression.
+        rank_pattern, alpha_pattern: values for modules whose name a pattern matches, as PEFT matches them.
         rank_stabilized: whether the scale is alpha / sqrt(r), not alpha / r (Kalajdzievski 2023).
         turned: whether parameters of experts that are [X, out, in] were taken for [X, in, out], as by PEFT before 0.19.
     """
@@ -53,8 +93,8 @@ class AdapterConfig:
     base_model: str | None
     rank: int
     alpha: float
-    rank_pattern: Mapping[str, int]
-    alpha_pattern: Mapping[str, float]
+    rank_pattern: ModulePatterns
+    alpha_pattern: ModulePatterns
     rank_stabilized: bool
     turned: bool
 
@@ -84,44 +124,28 @@ class AdapterConfig:
             raise CheckpointError(f"{where}: r must be a whole number above 0, got {rank!r}")
         if alpha is None or not _is_number(alpha):
             raise CheckpointError(f"{where}: lora_alpha must be a number, got {alpha!r}")
-        base = given.get("base_model_name_or_path")
+        base, budget = given.get("base_model_name_or_path"), TimeBudget(where)
         return cls(
             where=where,
             base_model=base if isinstance(base, str) and base else None,
             rank=int(rank),
             alpha=float(alpha),
-            rank_pattern=_pattern(where, given, "rank_pattern", _is_count),
-            alpha_pattern=_pattern(where, given, "alpha_pattern", _is_number),
+            rank_pattern=ModulePatterns.parse(given, "rank_pattern", _is_count, budget),
+            alpha_pattern=ModulePatterns.parse(given, "alpha_pattern", _is_number, budget),
             rank_stabilized=bool(given.get("use_rslora")),
             turned=_is_before(given.get("peft_version"), _TURNED_BEFORE),
         )
 
     def rank_of(self, module: str) -> int:
-        rank: int = _matched(self.rank_pattern, module, self.rank)
-        return rank
+        rank = self.rank_pattern.value_of(module)
+        return self.rank if rank is None else int(rank)
 
     def scale_of(self, module: str) -> float:
         """What (x A) B of a module is multiplied by."""
         rank = self.rank_of(module)
-        alpha: float = _matched(self.alpha_pattern, module, self.alpha)
+        alpha = self.alpha_pattern.value_of(module)
+        alpha = self.alpha if alpha is None else alpha
         return alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
-
-
-def _matched(pattern: Mapping[str, Any], module: str, otherwise: Any) -> Any:
-    """The value of the first key that the module's name ends with; keys are regular expressions, as PEFT matches them."""
-    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), otherwise)
-
-
-def _pattern(where: str, given: Mapping[str, Any], name: str, fits: Any) -> Mapping[str, Any]:
-    value = given.get(name) or {}
-    if not isinstance(value, dict) or not all(map(fits, value.values())):
-        raise CheckpointError(f"{where}: {name} must be an object from modules to numbers, got {value!r}")
-    for key in value:
-        try:
-            re.compile(key)
-        except re.error as error:
-            raise CheckpointError(f"{where}: {name}: {key!r} is no regular expression: {error}") from error
-    return MappingProxyType(value)
 
 
 def _is_before(version: object, first: tuple[int, int]) -> bool:

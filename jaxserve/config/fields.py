@@ -213,6 +213,9 @@ class SchedulerConfig:
     max_logprob_values: int = setting(
         524_288, "log-probabilities in the answer to one request; one output as long as the context may always have all of its"
     )
+    max_pooling_bytes: int = setting(
+        100_000_000, "estimated bytes of the embeddings, scores or token vectors in one response; larger requests are refused"
+    )
     itl_target_ms: float | None = setting(
         None,
         "time between tokens that interactive requests are promised, milliseconds; 0: no promise; by default 50, on CPUs 400",
@@ -240,6 +243,7 @@ class SchedulerConfig:
         require_at_least("max_waiting", self.max_waiting, 1)
         require_at_least("max_waiting_tokens", self.max_waiting_tokens, 1)
         require_at_least("max_logprob_values", self.max_logprob_values, 1)
+        require_at_least("max_pooling_bytes", self.max_pooling_bytes, 1)
         for name in ("growth_reserve", "itl_target_ms", "ttft_target_ms", "aging_s", "prefill_price", "decode_price"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:

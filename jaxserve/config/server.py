@@ -112,9 +112,13 @@ class ServerConfig:
     )
     slo_ttft_ms: float = setting(1000.0, "time to the first token that counts as in time for goodput, milliseconds")
     slo_itl_ms: float = setting(50.0, "mean time between tokens that counts as in time for goodput, milliseconds")
-    ready_timeout: float = setting(10.0, "seconds without a turn of the engine's loop after which /ready fails")
+    ready_timeout: float = setting(
+        10.0, "seconds without a turn of the engine's loop after which /ready fails; a late step or a lost pulse fails it sooner"
+    )
     engine_hang_timeout: float = setting(
-        120.0, "seconds without a turn after which the engine is killed and started again; 0 for never"
+        120.0,
+        "seconds without a turn after which the engine is killed and restarted; without a pulse after 10 s, in a step after "
+        "ten times its expected time; 0 to never kill it",
     )
 
     def __post_init__(self) -> None:

@@ -28,6 +28,7 @@ class RequestBounds:
         context: tokens of a prompt and its output.
         sequences: of one request, prompts times `n`: they must fit the waiting queue together (max_waiting).
         logprob_values: log-probabilities of one answer; one sequence as long as the context may always have all of its.
+        pooling_bytes: estimated bytes of the vectors in one response, in the encoding that the client asks for.
         token_bytes: bytes of text that a token stands for at most; None for any number.
         default_max_tokens: output tokens of a request that does not say; None for all that the context leaves.
     """
@@ -37,6 +38,7 @@ class RequestBounds:
     logprob_values: int
     token_bytes: int | None
     default_max_tokens: int | None = None
+    pooling_bytes: int = 100_000_000
 
     @property
     def text_bytes(self) -> int:
@@ -113,6 +115,22 @@ class RequestBounds:
             return text
         end = text[-most:]
         return end[max(end.find(" ", 0, _OVERLAP), 0) :]  # words are cut nowhere if that can be
+
+    def check_vectors(self, vectors: int, width: int, value_bytes: float) -> None:
+        """Raise InvalidRequestError for a response of so many vectors.
+
+        Args:
+            width: values of a vector.
+            value_bytes: of one value in the response, on average.
+        """
+        size = int(vectors * width * value_bytes)
+        if size > self.pooling_bytes:
+            raise InvalidRequestError(
+                f"prompt makes at least {vectors} vectors of {width} values, about {size} bytes in this encoding, but a response "
+                f"may have {self.pooling_bytes} (max_pooling_bytes): send fewer or shorter inputs, ask for encoding_format "
+                "base64 if the API has it, or for fewer dimensions if the model allows them",
+                param="prompt",
+            )
 
     def _check_bytes(self, size: int, most: int, param: str) -> None:
         if size > most:

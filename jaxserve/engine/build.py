@@ -271,6 +271,7 @@ def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLim
         seed=config.model.seed,
         max_sequences=config.scheduler.max_waiting,
         max_logprob_values=config.scheduler.max_logprob_values,
+        max_pooling_bytes=config.scheduler.max_pooling_bytes,
         strict=strict,
         default_max_tokens=ready.default_max_tokens,
         logprobs_mode=config.model.logprobs_mode,

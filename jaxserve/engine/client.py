@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from jaxserve.chat_parsing.template import ResponseTemplate
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.death import EngineDeath
@@ -194,6 +195,10 @@ class EngineClient(Protocol):
 
     def heartbeat_age(self) -> float:
         """Seconds since the engine's loop is known to have turned; above a second, a step hangs or the engine is gone."""
+        ...
+
+    def lateness(self) -> Lateness:
+        """How late the engine is; a second and more means that it hangs, or that nothing is heard of it."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jaxserve.engine.activity import Activity, StepTimes
 from jaxserve.engine.awaited import all_done
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.pause import Pause, cut_off, stamped
@@ -78,6 +79,8 @@ class EngineCore:
         self._in_flight: tuple[Plan, StepHandle, float] | None = None  # with the time it was submitted
         self._collected = 0.0  # time of the latest result
         self.step_seconds = 0.0
+        self._step_times = StepTimes()
+        self.activity = Activity(time.monotonic())
         self._host_seconds = 0.0  # that the latest turn took besides waiting
         self._failure: BaseException | None = None
         self.death: EngineDeath | None = None
@@ -204,6 +207,18 @@ class EngineCore:
             self.death = EngineDeath(repr(error), time.time(), None if dump is None else str(dump))
             raise
 
+    def begin(self, expected: float | None) -> None:
+        """What begins now should take so many seconds; None if nobody knows. Those who watch the engine are told."""
+        self.activity = Activity(time.monotonic(), expected)
+
+    @contextmanager
+    def _expecting(self, seconds: float | None) -> Iterator[None]:
+        """What is done inside should take so long; what comes after it is what came before it."""
+        before = self.activity.expected
+        self.begin(seconds)
+        yield
+        self.begin(before)
+
     def beating(self, steps: Iterable[Result]) -> Iterator[Result]:
         """The same, and at each it is told that the engine turns: for what takes long between two turns."""
         for one in steps:
@@ -264,7 +279,8 @@ class EngineCore:
         if plan is not None:
             if self._dumper is not None:
                 self._dumper.ring.planned(plan, self.scheduler.sequences)
-            handle = self.executor.submit(plan)
+            with self._expecting(None):  # it returns at once, unless it compiles
+                handle = self.executor.submit(plan)
             turn.launched = clock.now()
             turn.step, turn.rows, turn.tokens = plan.step, plan.num_rows, plan.num_tokens
             turn.drafts, turn.prefill_tokens = int(plan.num_drafts.sum()), self.scheduler.view.prefill_tokens(plan.step)
@@ -298,12 +314,14 @@ class EngineCore:
             handle.choose(masks)
 
     def _collect(self, turn: Turn, plan: Plan, handle: StepHandle, launched: float) -> list[Update]:
-        result = handle.result()
+        with self._expecting(self._step_times.expected(plan)):
+            result = handle.result()
         turn.waited = self.scheduler.clock.now()
         turn.collected, turn.step_began = plan.step, max(launched, self._collected)  # a step begins when the last is over
         turn.accepted = result.num_accepted(plan)
         self._collected = turn.waited
         seconds = turn.waited - turn.step_began
+        self._step_times.took(plan, seconds)
         self.step_seconds += (seconds - self.step_seconds) * (RECENT if self.step_seconds else 1.0)
         if self._dumper is not None:
             self._dumper.ring.collected(plan, result, seconds)

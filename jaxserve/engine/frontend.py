@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.clock import RealClock
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall, Flush
 from jaxserve.engine.client import EngineStats, ModelInfo, RequestParams
@@ -251,6 +252,9 @@ class Frontend:
 
     def heartbeat_age(self) -> float:
         return time.monotonic() - self._link.heartbeat
+
+    def lateness(self) -> Lateness:
+        return self._link.lateness(time.monotonic())
 
     @property
     def death(self) -> EngineDeath | None:

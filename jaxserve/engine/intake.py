@@ -38,7 +38,7 @@ class IntakeLimits:
         seed: where the seeds of requests without one come from.
         strict: whether prompt + max_tokens beyond the context is an error (servers) or ends the output early (offline).
         default_max_tokens: output tokens of a request that does not say; None for all that the context leaves.
-        max_logprob_values: see RequestBounds.
+        max_logprob_values, max_pooling_bytes: see RequestBounds.
         logprobs_mode: of requests that do not say.
         generates: whether text is generated.
         pooler: what is made of hidden states; None for nothing.
@@ -52,6 +52,7 @@ class IntakeLimits:
     strict: bool
     default_max_tokens: int | None = None
     max_logprob_values: int = 524_288
+    max_pooling_bytes: int = 100_000_000
     logprobs_mode: str = RAW_LOGPROBS
     generates: bool = True
     pooler: Pooler | None = None
@@ -109,6 +110,7 @@ class Intake:
             context=limits.max_model_len,
             sequences=limits.max_sequences,
             logprob_values=limits.max_logprob_values,
+            pooling_bytes=limits.max_pooling_bytes,
             token_bytes=None if tokenizer is None else tokenizer.max_token_bytes,
             default_max_tokens=limits.default_max_tokens,
         )

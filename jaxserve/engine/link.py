@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from jaxserve.chat_parsing.registry import Parsers
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
@@ -111,6 +112,10 @@ class EngineLink(Protocol):
     @property
     def heartbeat(self) -> float:
         """Time, by the machine's monotonic clock, at which the engine's loop last turned, as far as is known here."""
+        ...
+
+    def lateness(self, now: float) -> Lateness:
+        """How late the engine is, as far as is known here."""
         ...
 
     @property

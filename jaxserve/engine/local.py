@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.build import BuiltEngine, EngineReport, build_engine
 from jaxserve.engine.calls import EngineCall, run_call
 from jaxserve.engine.death import EngineDeath
@@ -44,6 +45,9 @@ class LocalLink:
     @property
     def heartbeat(self) -> float:
         return self._engine.heartbeat
+
+    def lateness(self, now: float) -> Lateness:
+        return self._core.activity.lateness(now)
 
     @property
     def death(self) -> EngineDeath | None:

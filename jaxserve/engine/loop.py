@@ -147,12 +147,13 @@ class EngineLoop:
         """Take in all messages, waiting for one if there is nothing to do; False to stop."""
         refusals: list[TurnOutcome] = []
         while True:
-            self.heartbeat = time.monotonic()
+            self._turned()
             waits = not self._core.has_work and not refusals
             try:
                 message = self._inbox.get(block=waits, timeout=IDLE_SECONDS)
             except queue.Empty:
                 if waits:
+                    self._core.begin(None)
                     if self._core.intact is not None:
                         self._core.intact()
                     if self._core.pause.is_on:
@@ -170,6 +171,7 @@ class EngineLoop:
                 self._core.demote(message.ids, demoted=message.demoted)
                 continue
             if isinstance(message, _Call):
+                self._core.begin(None)
                 self._answer(message)
                 self._core.check_alive()
                 self._core.tell()
@@ -236,6 +238,10 @@ class EngineLoop:
                 done.set_result(made)
             else:
                 self.call(lambda core: then(made)).add_done_callback(partial(_pass_on, done))
+
+    def _turned(self) -> None:
+        self.heartbeat = time.monotonic()
+        self._core.begin(IDLE_SECONDS)
 
     def _beat(self) -> None:
         self.heartbeat = time.monotonic()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.fields import HfFields
 from jaxserve.models.quantization_methods import CompressedTensors, PackFormat, WeightGroup
+from jaxserve.patterns import FilePattern, TimeBudget, compile_pattern
 
 KEYS = frozenset(
     {
@@ -24,6 +24,7 @@ KEYS = frozenset(
         "transform_config",
     }
 )
+_EXPRESSION = "re:"
 _FORMATS: Mapping[str, PackFormat] = MappingProxyType(
     {
         "float-quantized": "quantized",
@@ -62,10 +63,13 @@ def compressed_tensors(fields: HfFields) -> CompressedTensors:
         if not isinstance(group, Mapping):
             raise CheckpointError(f"{fields.where}: config_groups.{name} must be an object, got {group!r:.80}")
     common = fields.hf.get("format")
-    return CompressedTensors(tuple(_group(HfFields(group, f"{fields.where}, {name}"), common) for name, group in groups.items()))
+    budget = TimeBudget(fields.where)
+    return CompressedTensors(
+        tuple(_group(HfFields(group, f"{fields.where}, {name}"), common, budget) for name, group in groups.items())
+    )
 
 
-def _group(fields: HfFields, common: object) -> WeightGroup:
+def _group(fields: HfFields, common: object, budget: TimeBudget) -> WeightGroup:
     weights = HfFields(fields.table("weights"), f"{fields.where}, weights")
     if not weights.hf:
         raise fields.unsupported("weights", "a group says how its weights are quantized")
@@ -78,20 +82,15 @@ def _group(fields: HfFields, common: object) -> WeightGroup:
     if (numbers, bits) not in read:
         known = ", ".join(f"{kind} of {count} bits" for kind, count in read)
         raise weights.unsupported("num_bits", f"{name} is read with {known}, not {numbers!r:.40}")
-    return WeightGroup(_targets(fields), _FORMATS[name], bits, _block(weights))
-
-
-def _targets(fields: HfFields) -> tuple[str, ...]:
     targets = fields.strings("targets") or ()
-    for target in targets:
-        if target.startswith("re:"):
-            try:
-                re.compile(target.removeprefix("re:"))
-            except re.error as error:
-                raise CheckpointError(f"{fields.where}: targets has {target!r:.80}, no regular expression: {error}") from error
     if not targets:
         raise CheckpointError(f"{fields.where} lacks targets")
-    return targets
+    return WeightGroup(targets, _FORMATS[name], bits, _block(weights), _expressions(targets, budget))
+
+
+def _expressions(targets: Sequence[str], budget: TimeBudget) -> tuple[FilePattern, ...]:
+    expressions = [target.removeprefix(_EXPRESSION) for target in targets if target.startswith(_EXPRESSION)]
+    return tuple(compile_pattern("targets", one, budget) for one in expressions)
 
 
 def _block(weights: HfFields) -> tuple[int | None, int | None]:

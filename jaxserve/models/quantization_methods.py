@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from jaxserve.patterns import FilePattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +75,20 @@ class WeightGroup:
         format: how the numbers are stored.
         bits: of a number.
         block: outputs and inputs that share a factor; None for all of them.
+        expressions: the compiled regular expressions among the targets.
     """
 
     targets: tuple[str, ...]
     format: PackFormat
     bits: int
     block: tuple[int | None, int | None]
+    expressions: tuple[FilePattern, ...] = field(default=(), compare=False, repr=False)
 
     def closeness(self, module: str) -> int:
         """How closely a target fits a module: 3 by its name, 2 by a regular expression, 1 by its class, 0 not at all."""
         if module in self.targets:
             return 3
-        expressions = (target.removeprefix("re:") for target in self.targets if target.startswith("re:"))
-        if any(re.match(expression, module) for expression in expressions):
+        if any(expression.match(module) for expression in self.expressions):
             return 2
         return int("Linear" in self.targets)
 
@@ -103,8 +105,9 @@ class CompressedTensors:
 
     def group_of(self, module: str) -> WeightGroup | None:
         """The group that a module is in."""
-        closest = max(self.groups, key=lambda group: group.closeness(module), default=None)
-        return closest if closest is not None and closest.closeness(module) else None
+        closeness = [group.closeness(module) for group in self.groups]
+        closest = max(closeness, default=0)
+        return self.groups[closeness.index(closest)] if closest else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ class Pooler:
         """Which hidden states a request wants: a PoolingType, or "all"."""
         return "all" if params.task == "token_embed" else params.pooling or self.pooling
 
+    def width_of(self, params: PoolingParams) -> int:
+        """Values of one vector that a request gets."""
+        return (params.dimensions or self.hidden_size) if params.embeds else len(self.labels)
+
     def prompted(self, text: str, kind: str | None = None) -> str:
         """A text with what goes before texts of a kind; None for the default kind. Raises InvalidRequestError."""
         kind = self.default_prompt if kind is None else kind

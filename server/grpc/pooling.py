@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from jaxserve.engine.client import EngineClient
@@ -13,10 +11,11 @@ from jaxserve.proto import inference_pb2 as pb
 from server.grpc.calls import GrpcCall, check_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.grpc.messages import present
-from server.pooling import Floats, Pooled, PoolingWork, default_task
+from server.pooling import BINARY_BYTES, Floats, Pooled, PoolingWork, default_task
 from server.requests import MAX_PROMPTS, TextOrIds, check_not_empty, listed, new_id
 
 _PARAMS = ("task", "pooling", "dimensions", "use_activation")
+_CHUNK = 16_384  # values that are Python floats at a time
 _OPTIONS = ("service_class", "cache_salt", "queue_timeout", "timeout")
 
 
@@ -31,7 +30,7 @@ async def pool(client: EngineClient, request: pb.PoolRequest, call: GrpcCall) ->
     options = options_of(call, limits)
     names = {"tenant": TENANT_METADATA, "prompt": "inputs", **limit_names(options, limits, "timeout")}
     limit = request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None
-    work = PoolingWork(client, options, call.context, names, limit)
+    work = PoolingWork(client, options, call.context, names, limit, BINARY_BYTES)
     prompt_name = request.prompt_name if request.HasField("prompt_name") else None
     prompts = [await _prompt(work, one, index, prompt_name) for index, one in enumerate(inputs)]
     call.request_id = request.request_id or new_id("pool")
@@ -60,5 +59,7 @@ def _response(model: str, pooled: Pooled, labels: tuple[str, ...]) -> pb.PoolRes
 
 
 def _vector(numbers: Floats) -> pb.Vector:
-    values: Any = np.ravel(numbers).tolist()
-    return pb.Vector(values=values, rows=len(numbers) if numbers.ndim == 2 else 1)
+    vector, values = pb.Vector(rows=len(numbers) if numbers.ndim == 2 else 1), np.ravel(numbers)
+    for start in range(0, len(values), _CHUNK):
+        vector.values.extend(values[start : start + _CHUNK].tolist())
+    return vector

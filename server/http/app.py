@@ -78,6 +78,7 @@ def create_app(
         app.include_router(router)
     failures.install(app, routes)
     openapi.install(app)
+    app.state.documents = docs_page.Documents(app.openapi)
     app.add_middleware(Heads, routes=routes)
     app.add_middleware(Gate, gateway=gateway, bodies=Bodies(config), routes=routes, silence=config.sse_keepalive)
     rules = PageRules.of(config)

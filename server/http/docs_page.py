@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from typing import Any
 
@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from markdown_it import MarkdownIt
 
 from server.http.failures import json_response
+from server.observe.rendered import RenderedOnce
 from server.unsupported.table import FIELDS, Kind
 
 router = APIRouter(include_in_schema=False)
@@ -51,17 +52,30 @@ _KINDS = {
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 
 
-# Writing the document takes a good part of a second once: these two are no coroutines, so that it happens in a thread.
+_BASE_URL = "http://base-url.invalid"  # stands for the address by which a client reached the server
+
+
+class Documents:
+    """The API's document and its page: both take a good part of a second to write, and do not change."""
+
+    def __init__(self, openapi: Callable[[], Mapping[str, Any]]) -> None:
+        self.json = RenderedOnce(lambda: bytes(json_response(openapi()).body))
+        self.page = RenderedOnce(lambda: page(openapi(), _BASE_URL).encode())
+
+
 @router.get("/openapi.json")
-def document(request: Request) -> Response:
+async def document(request: Request) -> Response:
     """The API's document."""
-    return json_response(request.app.openapi())
+    documents: Documents = request.app.state.documents
+    return Response(await documents.json.text(), media_type="application/json")
 
 
 @router.get("/docs")
-def docs(request: Request) -> HTMLResponse:
+async def docs(request: Request) -> HTMLResponse:
     """The page."""
-    return HTMLResponse(page(request.app.openapi(), f"{request.scope['scheme']}://{request.headers.get('host', 'localhost')}"))
+    documents: Documents = request.app.state.documents
+    base_url = f"{request.scope['scheme']}://{request.headers.get('host', 'localhost')}"
+    return HTMLResponse((await documents.page.text()).replace(_BASE_URL.encode(), escape(base_url).encode()))
 
 
 def page(document: Mapping[str, Any], base_url: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from google.protobuf.message import Message
 
 from jaxserve.proto import kserve_pb2 as pb
-from server.kserve.tensors import elements
+from server.json_vectors import json_array
+from server.kserve.tensors import NUMPY_TYPES, elements
 
-_MATRIX = 2  # axes
 _encode = msgspec.json.Encoder().encode
 
 
@@ -43,7 +44,7 @@ def infer_reply(answer: pb.ModelInferResponse, binary: Collection[str] | None) -
             told["parameters"] = {"binary_data_size": len(raw)}
             after += raw
         else:
-            told["data"] = elements(output.datatype, raw)
+            told["data"] = _list(output.datatype, raw, (-1,))
         outputs.append(told)
     head = {"id": answer.id} if answer.id else {}
     content = _encode({"model_name": answer.model_name, "model_version": answer.model_version, **head, "outputs": outputs})
@@ -55,10 +56,15 @@ def generate_reply(answer: pb.ModelInferResponse) -> dict[str, Any]:
     told: dict[str, Any] = {"id": answer.id} if answer.id else {}
     told |= {"model_name": answer.model_name, "model_version": answer.model_version}
     for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
-        values = elements(output.datatype, raw)
-        if len(output.shape) == _MATRIX:
-            width = output.shape[1]
-            told[output.name] = [values[start : start + width] for start in range(0, len(values), width)]
+        if list(output.shape) == [1]:
+            (told[output.name],) = elements(output.datatype, raw)
         else:
-            told[output.name] = values[0] if len(values) == 1 else values
+            told[output.name] = _list(output.datatype, raw, output.shape)
     return told
+
+
+def _list(datatype: str, raw: bytes, shape: Sequence[int]) -> Any:
+    """The elements of a tensor as JSON has them: numbers are written already."""
+    if datatype not in NUMPY_TYPES:
+        return elements(datatype, raw)
+    return msgspec.Raw(json_array(np.frombuffer(raw, NUMPY_TYPES[datatype]).reshape(shape)))

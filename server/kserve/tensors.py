@@ -13,6 +13,7 @@ _LENGTH = struct.Struct("<I")
 
 # Format of struct, by datatype.
 _NUMBERS = {"FP32": "f", "UINT32": "I"}
+NUMPY_TYPES = {"FP32": "<f4", "UINT32": "<u4"}
 
 Tensor = pb.ModelInferRequest.InferInputTensor
 Element = TypeVar("Element", bool, bytes)

@@ -23,8 +23,12 @@ from jaxserve.metrics.vllm_names import CACHE_CONFIG_INFO, LORA_REQUESTS_INFO
 from server.models import adapter_base, clients_of
 from server.observe.access import log_access
 from server.observe.exchange import Exchange
+from server.observe.rendered import SECONDS, RenderedOften
 
 ADAPTERS_TIMEOUT = 1.0  # seconds that an engine has to say which adapters it uses
+
+
+LATE_SECONDS = 1.5  # without a word of the engine, or beyond the time that its step should take: it is not ready
 
 
 class ExchangeRecorder(Protocol):
@@ -44,6 +48,7 @@ class Observatory:
         instruments: metrics of this process, those of `client`'s requests among them.
         restarts: how often a front end in this one's place was started before.
         trouble: what keeps the server from being ready besides the engine, if anything does.
+        metrics_seconds: at least from one rendering of the metrics to the next.
 
     Raises ConfigError if spans are wanted and OpenTelemetry is not installed.
     """
@@ -56,6 +61,7 @@ class Observatory:
         restarts: int = 0,
         *,
         trouble: Callable[[], JaxserveError | None] = lambda: None,
+        metrics_seconds: float = SECONDS,
     ) -> None:
         self._client = client
         self._config = config
@@ -64,6 +70,7 @@ class Observatory:
         self._process = ProcessRecorder(instruments, "frontend", restarts)
         self.servers = ServerRecorder(instruments)
         self._spans = _spans(config)
+        self._metrics = RenderedOften(self._rendered, metrics_seconds)
 
     @contextmanager
     def watching(self, exchange: Exchange) -> Iterator[Exchange]:
@@ -81,6 +88,10 @@ class Observatory:
                 self._spans.record(exchange)
 
     async def metrics(self) -> bytes:
+        """The Prometheus text, rendered at most once a second: who asks sooner waits for the next."""
+        return await self._metrics.text()
+
+    async def _rendered(self) -> bytes:
         self._process.measure()
         readings = self._readings() + await self._of_adapters()
         return await asyncio.to_thread(self._exposition.text, readings)
@@ -97,6 +108,11 @@ class Observatory:
         trouble = self._trouble()
         if trouble is not None:
             raise trouble.copy()
+        late = client.lateness()
+        if late.worst > LATE_SECONDS:
+            silent = late.silent >= late.overdue
+            what = "nothing was heard of the engine for" if silent else "the engine's step takes longer than expected, by"
+            raise EngineDeadError(f"{what} {late.worst:.1f} s", retry_after=1.0)
         age = client.heartbeat_age()
         if age > self._config.ready_timeout:
             raise EngineDeadError(

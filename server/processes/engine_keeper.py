@@ -13,7 +13,7 @@ import msgspec
 from jaxserve.children import Backoff
 from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.engine.remote.process import EngineProcess, how_ended
-from jaxserve.engine.remote.pulse import LOOK_SECONDS, Stillness
+from jaxserve.engine.remote.pulse import LOOK_SECONDS, Watch
 from jaxserve.engine.remote.reports import EngineSpec, Move
 from jaxserve.errors import EngineDeadError, JaxserveError
 
@@ -29,7 +29,7 @@ class EngineKeeper:
     Args:
         spec: of the n-th process, counted from 0.
         max_restarts: starts in a row, after one that worked, of engines that do not last; then `run` ends with an error.
-        hang_timeout: seconds for which an engine that was ready may stand still before it is killed; 0 for any time.
+        hang_timeout: see Watch.
         on_ready: told what the first engine says of itself.
         on_gone: told the process id of each that ended.
         explain: told why there is no engine now, again and again.
@@ -56,7 +56,7 @@ class EngineKeeper:
         self._process: EngineProcess | None = None
         self.up = False
         self._move: Move | None = None
-        self._still = 0.0  # seconds for which the latest engine stood still before it was killed; 0 if it was not
+        self._hung: tuple[str, float] | None = None  # why the latest engine was killed, and for how many seconds that held
         self._start_seconds = 0.0  # that the first start took
         self._noticed = -math.inf
 
@@ -70,7 +70,8 @@ class EngineKeeper:
         while True:
             started = time.monotonic()
             failure = await self._live(number, started)
-            restarts = backoff.failed(time.monotonic() - started - self._start_seconds - self._still)
+            stood_still = 0.0 if self._hung is None else self._hung[1]
+            restarts = backoff.failed(time.monotonic() - started - self._start_seconds - stood_still)
             if restarts > self._max_restarts:
                 raise EngineDeadError(f"the engine ended {restarts} times in a row, at last: {failure.message}")
             number += 1
@@ -93,8 +94,8 @@ class EngineKeeper:
     async def _live(self, number: int, started: float) -> JaxserveError:
         """One engine from its start to its end. Returns what it ended of; raises it if it was the first and never ready."""
         try:
-            spec = msgspec.structs.replace(self._spec(number), after_hang=self._still > 0.0)
-            self._still = 0.0
+            spec = msgspec.structs.replace(self._spec(number), after_hang=self._hung is not None)
+            self._hung = None
             self._process = await EngineProcess.start(spec)
             if self._move is not None:  # it may have come in the meantime
                 self._process.move(self._move)
@@ -122,19 +123,18 @@ class EngineKeeper:
         finally:
             self.up = False
         self._on_gone(self._process.pid)
-        if self._still:
-            return EngineDeadError(f"the engine's loop did not turn for {self._still:.0f} s, and its process was killed")
+        if self._hung is not None:
+            return EngineDeadError(f"{self._hung[0]}, and its process was killed")
         return EngineDeadError(f"the engine's process ended, {how_ended(code)}")
 
     async def _until_end(self, process: EngineProcess) -> int:
-        """Wait for an engine's end, and bring it about if it stands still for too long. Returns its exit code."""
-        stillness, ending = Stillness(), asyncio.create_task(process.ended())
+        """Wait for an engine's end, and kill it if it hangs. Returns its exit code."""
+        watch, ending = Watch(self._hang_timeout), asyncio.create_task(process.ended())
         try:
             while not ending.done():
                 await asyncio.wait((ending,), timeout=LOOK_SECONDS)
-                still = stillness.look(process.heartbeat, time.monotonic())
-                if 0.0 < self._hang_timeout < still:
-                    self._still = still
+                self._hung = watch.look(process.pulses, process.pulse, time.monotonic())
+                if self._hung is not None:
                     await process.kill()
                     break
             return await ending

@@ -113,6 +113,7 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
         seed=0,
         strict=True,
         max_logprob_values=config.max_logprob_values,
+        max_pooling_bytes=config.max_pooling_bytes,
     )
     rules = IntakeRules(limits, namespace, Policies(), ServiceClass.INTERACTIVE_PAID, cache.num_usable, PAGE)
     model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0, fingerprint="5eed")

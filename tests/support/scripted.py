@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from jaxserve.chat_parsing import ResponseTemplate, find_template
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import AbortRequests, EngineCall, Result
 from jaxserve.engine.client import EngineStats, ModelInfo, RequestParams
@@ -209,6 +210,9 @@ class ScriptedClient:
 
     def heartbeat_age(self) -> float:
         return 0.0
+
+    def lateness(self) -> Lateness:
+        return Lateness()
 
     def stats(self) -> EngineStats:
         return EngineStats(len(self.active), 0, 1, 1, 0, len(self.active), 0, len(self.aborted), 0, 0, 0, 0, 0)

@@ -16,16 +16,15 @@ import zmq
 
 from jaxserve.cache.events import CacheEvent
 from jaxserve.config.kv_events import KVEventsConfig
+from jaxserve.engine.kv_events.replays import NUMBER_BYTES, RETRY_MS, Kept, Replays, replay_socket
 from jaxserve.engine.kv_events.wire import RANK, Encode
 from jaxserve.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-END = (-1).to_bytes(8, "big", signed=True)  # the number of what is no batch: the last reply to who asked
 LINGER_MS = 500  # for the last batches
 _WAKES = 4096  # bytes, each a wish to be woken, that are taken at once
 _ANY = ("0.0.0.0", "*", "[::]")  # hosts of what listens at all addresses
-_NUMBER = 8  # bytes of a batch's number
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class KVEventPublisher:
         self._topic = config.topic.encode()
         self._next = 0
         self._queue: queue.Queue[_Batch] = queue.Queue(config.max_queue_size)
-        self._sent: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)
+        self._sent: Kept = deque(maxlen=config.buffer_steps)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -70,13 +69,13 @@ class KVEventPublisher:
         self._context = zmq.Context()
         self._events = self._context.socket(zmq.PUB)
         self._events.set(zmq.SNDHWM, config.hwm)
-        self._replays: zmq.Socket[bytes] | None = None
+        self._replay_socket: zmq.Socket[bytes] | None = None
+        self._replays = Replays(self._send_replay, self._sent, time.monotonic)
         try:
             endpoint, replay = _open(self._events, config.endpoint, listens=_listens(config.endpoint)), None
             if config.replay_endpoint is not None:
-                self._replays = self._context.socket(zmq.ROUTER)
-                self._replays.set(zmq.SNDHWM, 0)  # all that is kept: beyond a bound a ROUTER drops without a word
-                replay = _open(self._replays, config.replay_endpoint, listens=True)
+                self._replay_socket = replay_socket(self._context)
+                replay = _open(self._replay_socket, config.replay_endpoint, listens=True)
         except ConfigError:
             self._end()
             raise
@@ -107,16 +106,17 @@ class KVEventPublisher:
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._woken, zmq.POLLIN)
-        if self._replays is not None:
-            poller.register(self._replays, zmq.POLLIN)
+        if self._replay_socket is not None:
+            poller.register(self._replay_socket, zmq.POLLIN)
         try:
             while not self._closing:
-                ready = dict(poller.poll())
+                ready = dict(poller.poll(RETRY_MS if self._replays else None))
                 if self._woken.fileno() in ready:
                     self._woken.recv(_WAKES)
                     self._send_all()
-                if self._replays is not None and self._replays in ready:
-                    self._replay(self._replays)
+                if self._replay_socket is not None and self._replay_socket in ready:
+                    self._take_request(self._replay_socket)
+                self._replays.go_on()
             self._send_all()
         except Exception:
             logger.exception("KV events are published no more")
@@ -129,22 +129,23 @@ class KVEventPublisher:
                 batch = self._queue.get_nowait()
             except queue.Empty:
                 return
-            number, payload = batch.number.to_bytes(_NUMBER, "big"), self._encode(batch.seconds, batch.events)
+            number, payload = batch.number.to_bytes(NUMBER_BYTES, "big"), self._encode(batch.seconds, batch.events)
             self._events.send_multipart((self._topic, number, payload))  # a PUB never blocks: who does not read misses it
             self._sent.append((number, payload))
 
-    def _replay(self, replays: zmq.Socket[bytes]) -> None:
-        """All that is kept, from the number on that somebody asks for."""
+    def _take_request(self, replays: zmq.Socket[bytes]) -> None:
+        """Begin the replay that a reader asks for."""
         frames = replays.recv_multipart()
-        if len(frames) != 3 or len(frames[2]) != _NUMBER:
+        if len(frames) != 3 or len(frames[2]) != NUMBER_BYTES:
             logger.warning("a request for past KV events is %d frames, not the number of the first batch", len(frames) - 1)
             return
         client, _, first = frames
         self._send_all()
-        for number, payload in self._sent:
-            if number >= first:  # big end first: as bytes they are in the same order
-                replays.send_multipart((client, b"", number, payload))
-        replays.send_multipart((client, b"", END, b""))
+        self._replays.begin(client, first)
+
+    def _send_replay(self, frames: tuple[bytes, ...]) -> None:
+        assert self._replay_socket is not None
+        self._replay_socket.send_multipart(frames, zmq.NOBLOCK)
 
     def _end(self) -> None:
         self._context.destroy(LINGER_MS)

@@ -16,7 +16,7 @@ from jaxserve.engine.remote.codec import encode, presentable
 from jaxserve.engine.remote.curve import require_key
 from jaxserve.engine.remote.place import Place
 from jaxserve.engine.remote.pulse import send_pulse
-from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready
+from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Pulse, Ready
 from jaxserve.engine.remote.server import EngineServer
 from jaxserve.engine.watching import watch
 from jaxserve.errors import JaxserveError
@@ -53,7 +53,7 @@ def main() -> int:
         server.stop()
 
     signal.signal(signal.SIGTERM, on_signal)
-    send_pulse(parent, lambda: server.heartbeat)
+    send_pulse(parent, lambda: Pulse(server.heartbeat, server.activity))
     try:
         server.serve()
     except Exception as error:

@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 import msgspec
 import zmq
 
+from jaxserve.engine.activity import Activity, Lateness
 from jaxserve.engine.calls import EngineCall, answer_type
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
@@ -80,6 +81,7 @@ class RemoteLink:
         self._holds: Callable[[HeldChange], None] | None = None
         self._heartbeat = -math.inf
         self._heard = -math.inf
+        self._activity = Activity(-math.inf)
         self._load = EngineLoad()
         self._death: EngineDeath | None = None
         self._description: asyncio.Future[EngineDescription] = asyncio.get_running_loop().create_future()
@@ -101,6 +103,11 @@ class RemoteLink:
     def heard(self) -> float:
         """Time at which anything came from an engine; minus infinity before."""
         return self._heard
+
+    def lateness(self, now: float) -> Lateness:
+        if self._error is not None:  # which says more
+            return Lateness()
+        return self._activity.lateness(now, now - self._heard)
 
     @property
     def death(self) -> EngineDeath | None:
@@ -218,9 +225,10 @@ class RemoteLink:
     def _turned(self, message: Turned) -> None:
         self._load = message.load
         if self._clock is None:
-            self._heartbeat = message.heartbeat
+            self._heartbeat, self._activity = message.heartbeat, message.activity
         elif self._welcomed is None:
-            self._heartbeat = message.heartbeat - self._clock.ahead
+            ahead, activity = self._clock.ahead, message.activity
+            self._heartbeat, self._activity = message.heartbeat - ahead, Activity(activity.began - ahead, activity.expected)
             if self._heard - self._pinged >= PING_SECONDS:
                 self._ping()
 

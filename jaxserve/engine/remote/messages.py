@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import msgspec
 
+from jaxserve.engine.activity import Activity
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange
 from jaxserve.engine.loop import Refusal
@@ -95,12 +96,14 @@ class Turned(_Message, frozen=True, tag="turned"):
 
     Attributes:
         heartbeat: time of the latest turn, by the machine's monotonic clock.
+        activity: what the engine's loop does, by that clock.
     """
 
     heartbeat: float
     load: EngineLoad
     updates: Sequence[Update] = ()
     refusals: Sequence[Refusal] = ()
+    activity: Activity = Activity(0.0)
 
 
 class Held(_Message, frozen=True, tag="held"):

@@ -18,12 +18,14 @@ class EngineProcess:
     """Started by `start`; see there.
 
     Attributes:
-        heartbeat: time of the latest turn that it told of, by the machine's monotonic clock; None before the first.
+        pulses: that it gave so far.
+        pulse: the latest; None before the first.
     """
 
     def __init__(self, child: Child) -> None:
         self._child = child
-        self.heartbeat: float | None = None
+        self.pulses = 0
+        self.pulse: Pulse | None = None
 
     @classmethod
     async def start(cls, spec: EngineSpec) -> EngineProcess:
@@ -55,7 +57,8 @@ class EngineProcess:
         while (content := await self._child.receive()) is not None:
             report = decode_report(content)
             if isinstance(report, Pulse):
-                self.heartbeat = report.heartbeat
+                self.pulses += 1
+                self.pulse = report
         return await self._child.wait()
 
     def move(self, move: Move) -> None:

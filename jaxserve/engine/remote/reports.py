@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from jaxserve.engine.activity import Activity
 from jaxserve.engine.remote.codec import decoder
 from jaxserve.engine.remote.curve import CurveKeys
 from jaxserve.engine.remote.server import MAX_UNREAD
@@ -71,9 +72,15 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Pulse(msgspec.Struct, frozen=True, tag="pulse"):
-    """The engine that listens last turned at this time, by the machine's monotonic clock."""
+    """The engine that listens is alive.
+
+    Attributes:
+        heartbeat: time of its loop's latest turn, by the machine's monotonic clock.
+        activity: what the loop does.
+    """
 
     heartbeat: float
+    activity: Activity
 
 
 Report = Progressed | Ready | Failed | Pulse

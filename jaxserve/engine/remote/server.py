@@ -17,6 +17,7 @@ from functools import partial
 import msgspec
 import zmq
 
+from jaxserve.engine.activity import Activity
 from jaxserve.engine.calls import AnyCall, EngineAnswer, run_call
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, load_of
@@ -48,6 +49,7 @@ from jaxserve.scheduler.request import Update
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25  # between heartbeats
+STALLED_SECONDS = 1.0  # without a tick
 MAX_UNREAD = 1000  # messages, each of a step, that a front end may leave unread; its process holds as many again
 LINGER_MS = 500  # for the last words of an engine that dies
 WAKES = 4096  # bytes, each a wish to be woken, that are taken at once
@@ -146,6 +148,12 @@ class EngineServer:
     def heartbeat(self) -> float:
         """Time by which both the loop and `serve` are known to have turned, by the machine's monotonic clock."""
         return min(self._engine.heartbeat, self._ticked)
+
+    @property
+    def activity(self) -> Activity:
+        """What the loop does; if `serve` does not turn, nobody hears of it, and that should take no time."""
+        ticked = self._ticked
+        return self._core.activity if time.monotonic() - ticked < STALLED_SECONDS else Activity(ticked, 0.0)
 
     def serve(self) -> None:
         """Run until `stop`. Raises what the engine died of, once the front ends were told."""
@@ -305,7 +313,8 @@ class EngineServer:
         shares, ended = deal(turn.outcomes, self._owners)
         self._forget(ended)
         for client, share in shares.items():
-            self._send(client, Turned(self._engine.heartbeat, turn.load, share.updates, share.refusals))
+            heartbeat, activity = self._engine.heartbeat, self._core.activity
+            self._send(client, Turned(heartbeat, turn.load, share.updates, share.refusals, activity))
 
     def _answer(self, item: _Answered) -> None:
         error = item.done.exception()
@@ -332,7 +341,7 @@ class EngineServer:
                 self._send(client, Held(change))
 
     def _beat(self, client: bytes) -> None:
-        self._send(client, Turned(self._engine.heartbeat, load_of(self._core)))
+        self._send(client, Turned(self._engine.heartbeat, load_of(self._core), activity=self._core.activity))
 
     def _send(self, client: bytes, message: FromEngine) -> None:
         try:

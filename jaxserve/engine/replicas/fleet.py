@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.death import EngineDeath, latest
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
@@ -117,6 +118,11 @@ class FleetLink:
     def heartbeat(self) -> float:
         """The latest of any."""
         return max((one.link.heartbeat for one in self._all()), default=float("-inf"))
+
+    def lateness(self, now: float) -> Lateness:
+        """That of the replica that is least late."""
+        found = (one.link.lateness(now) for one in self._all() if one.connected)
+        return min(found, key=lambda one: one.worst, default=Lateness())
 
     @property
     def death(self) -> EngineDeath | None:

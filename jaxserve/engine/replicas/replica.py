@@ -96,9 +96,11 @@ class Replica:
         self._sink.replica_found(self, description)
 
     def hangs(self, now: float, seconds: float) -> bool:
-        """Whether an engine that is there has neither turned nor said anything for so long."""
+        """Whether an engine that is there has said nothing for so long, or is so late with what it does."""
         turned, heard = max(self.link.heartbeat, self.since), max(self.link.heard, self.since)
-        return self.connected and now - min(turned, heard) > seconds
+        late = self.link.lateness(now)
+        overdue = min(late.overdue, now - self.since) if late.known else now - turned
+        return self.connected and max(now - heard, overdue) > seconds
 
     def take(self, carried: CarriedRequest) -> None:
         """Hand it what is left of a request."""

@@ -63,14 +63,14 @@ async def embed(body: CohereEmbedRequest, request: Request) -> Response:
     texts, most = listed(body.texts, "texts"), min(body.max_tokens or client.model.max_model_len, client.model.max_model_len)
     if body.truncate == "END":
         body = body.model_copy(update={"truncate_prompt_tokens": most if body.max_tokens else WHOLE_CONTEXT})
-    work = work_of(client, body, request, prompt="texts", dimensions="output_dimension")
+    kinds: list[EncodingFormat] = list(dict.fromkeys(body.embedding_types or ["float"]))
+    work = work_of(client, body, request, kinds, prompt="texts", dimensions="output_dimension")
     params = PoolingParams(dimensions=body.output_dimension, use_activation=body.use_activation)
     pooled = await until_gone(
         request.receive, work.pool(named_id("embd-", body.request_id), _prompted(client.model.pooler, body, texts), params)
     )
 
     def reply() -> CohereReply:
-        kinds: list[EncodingFormat] = body.embedding_types or ["float"]
         embeddings: CohereEmbeddings = {kind: [written(one, kind) for one in pooled.vectors] for kind in kinds}  # type: ignore[misc,assignment]
         return {
             "id": pooled.request_id,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
+import msgspec
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
@@ -21,6 +21,7 @@ from server.http.pooling.replies import ClassData, ClassifyReply, EmbeddingReply
 from server.http.pooling.work import head, json_answer, usage, work_for, work_of
 from server.http.prompts import prompts_in
 from server.http.strict_json import StrictJsonRoute
+from server.json_vectors import encode
 from server.pooling import Floats, Pooled, PoolingWork, default_task
 from server.requests import TextOrIds, admit, named_id
 
@@ -42,9 +43,14 @@ async def embedding_reply(
     """What the endpoint answers to a body. Raises JaxserveError; cancelling aborts."""
     client = admit(client, body.model, context)
     params = PoolingParams(dimensions=body.dimensions, use_activation=body.use_activation)
-    work = work_for(client, body, options, context)
+    work = work_for(client, body, options, context, (body.encoding_format or "float",))
     pooled = await work.pool(named_id("embd-", body.request_id), _prompts(client, body), params)
-    return _embedding_reply(client, pooled, body.encoding_format)
+
+    def reply() -> EmbeddingReply:
+        made: Any = _embedding_reply(client, pooled, body.encoding_format)
+        return {**made, "data": msgspec.Raw(encode(made["data"]))}  # type: ignore[typeddict-item]
+
+    return await client.run_long(reply)
 
 
 @router.post("/pooling", responses={**answer(PoolingReply, examples.POOLING), **failures(GENERATING)})
@@ -82,7 +88,8 @@ async def classify(body: ClassifyRequest, request: Request) -> Response:
 
 def _work(body: EmbeddingRequest | ClassifyRequest, request: Request) -> tuple[EngineClient, PoolingWork]:
     client = admit(client_of(request), body.model, context_of(request))
-    return client, work_of(client, body, request)
+    encoding = body.encoding_format if isinstance(body, EmbeddingRequest) else None
+    return client, work_of(client, body, request, (encoding or "float",))
 
 
 def _prompts(client: EngineClient, body: EmbeddingRequest) -> list[TextOrIds]:
@@ -104,11 +111,11 @@ def _class(index: int, probabilities: Floats, labels: tuple[str, ...]) -> ClassD
     return {
         "index": index,
         "label": labels[likeliest],
-        "probs": probabilities.tolist(),
+        "probs": written(probabilities, "float"),
         "num_classes": len(probabilities),
     }
 
 
 def written(vector: Floats, encoding: EncodingFormat | None) -> Any:
-    """Numbers as they are told."""
-    return base64.b64encode(np.ascontiguousarray(vector, "<f4")).decode() if encoding == "base64" else vector.tolist()
+    """A vector as `server.json_vectors.encode` takes it: bytes become base64."""
+    return memoryview(np.ascontiguousarray(vector, "<f4")).cast("B") if encoding == "base64" else vector

@@ -54,7 +54,7 @@ async def watched(config: EngineConfig) -> AsyncIterator[Watched]:
     instruments = Instruments()
     engine = await LocalEngine.start(config, lambda what, done, total: None, instruments)
     server_config = ServerConfig(port=0, grpc_port=0, drain_timeout=5.0)
-    servers = Servers(engine, server_config, Observatory(engine, server_config, instruments))
+    servers = Servers(engine, server_config, Observatory(engine, server_config, instruments, metrics_seconds=0.0))
     addresses = await servers.start()
     async with httpx.AsyncClient(base_url=addresses.http, timeout=60) as http:
         yield Watched(engine, instruments, http, addresses.grpc.removeprefix("grpc://"))

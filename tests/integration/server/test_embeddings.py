@@ -28,6 +28,7 @@ KEYS = {"acme": 'tenant = "acme"', "daily": 'tenant = "daily"\ndaily_tokens = 20
 CONTEXT, SIZE = 256, 256
 FLAGS = ("--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--max-model-len", str(CONTEXT), "--frontends", "2")
 TEXTS = ["17 + 25 =", "hello", "one two three"]
+LONG = [5] * 200  # tokens
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(served: Served, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     kept = ("--usage-log", str(folder / "usage.jsonl"), "--state-dir", str(folder / "state"))
     files = ("--keys", str(folder / "keys.toml"), *kept)
-    yield from served(tmp_path_factory.mktemp("server"), "--model", "pico", "--convert", "embed", *files, *FLAGS)
+    bound = ("--max-pooling-bytes", "1000000")
+    yield from served(tmp_path_factory.mktemp("server"), "--model", "pico", "--convert", "embed", *files, *bound, *FLAGS)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,7 @@ def test_cohere_s_words(http: httpx.Client) -> None:
         ({**asked, "texts": []}, "texts must not be empty"),
         ({**asked, "output_dimension": 8}, "no matryoshka_dimensions"),
         ({**asked, "images": ["data:"]}, "images"),
+        ({**asked, "texts": ["a"] * 160, "embedding_types": ["float", "base64"]}, "texts makes at least 160 vectors of 256"),
     ):
         refused = http.post("/v2/embed", json=change)
         assert refused.status_code == 400
@@ -152,6 +155,9 @@ def test_a_long_text_is_cut_where_that_is_asked(http: httpx.Client) -> None:
         ("/v1/embeddings", {"input": "a", "prompt_name": "query"}, "prompt_name", "not declared"),
         ("/classify", {"input": "a"}, "task", "served for embed, token_embed"),
         ("/pooling", {"input": "a", "task": "score"}, "task", "served for embed, token_embed"),
+        ("/pooling", {"input": [LONG], "task": "token_embed"}, "input", "may have 1000000 (max_pooling_bytes)"),
+        ("/pooling", {"input": [LONG] * 4, "task": "token_embed", "encoding_format": "base64"}, "input", "max_pooling_bytes"),
+        ("/v1/embeddings", {"input": ["a"] * 200}, "input", "send fewer or shorter inputs"),
         ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "queries", "they are 2 and 1"),
         ("/rerank", {"query": "a", "documents": []}, "documents", "must not be empty"),
         ("/rerank", {"query": "a", "documents": ["b", ""]}, "documents[1]", "must not be empty"),
@@ -165,6 +171,12 @@ def test_what_cannot_be_pooled_is_refused_by_name(
     error = reply.json()["error"]
     assert error["param"] == param, error
     assert words in error["message"]
+
+
+def test_the_encoding_asked_for_decides_the_size(http: httpx.Client) -> None:
+    body = {"input": [LONG], "task": "token_embed", "encoding_format": "base64"}
+    (one,) = post(http, "/pooling", **body)["data"]
+    assert len(base64.b64decode(one["data"])) == len(LONG) * SIZE * 4
 
 
 def billed(folder: Path, tenant: str) -> list[dict[str, Any]]:
@@ -287,6 +299,7 @@ def test_grpc_scores_pairs(reranking: Process) -> None:
         ({"inputs": texts("a"), "dimensions": 8}, "INVALID_ARGUMENT", "dimensions"),
         ({"inputs": texts("a"), "prompt_name": "query"}, "INVALID_ARGUMENT", "prompt_name"),
         ({"inputs": texts("a " * 2000)}, "INVALID_ARGUMENT", "inputs"),
+        ({"inputs": texts(*["a b " * 60] * 40), "task": "token_embed"}, "INVALID_ARGUMENT", "max_pooling_bytes"),
         ({"inputs": texts("a"), "truncate_prompt_tokens": 0}, "INVALID_ARGUMENT", "truncate_prompt_tokens must be -1 or"),
         ({"inputs": texts("a"), "model": "other"}, "NOT_FOUND", "'other' is not served here"),
         ({"inputs": texts("a"), "key": "nobody"}, "UNAUTHENTICATED", "key"),

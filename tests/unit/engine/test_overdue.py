@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from jaxserve.engine.overdue import GRACE_SECONDS, Promise
-from jaxserve.engine.remote.pulse import LOOK_SECONDS, Stillness
 from jaxserve.errors import DeadlineError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
@@ -55,13 +54,3 @@ def test_a_late_end_is_said_of_everything(started: bool) -> None:
 
 def test_a_shorter_timeout_is_what_a_late_start_is_named_after() -> None:
     assert verdict(promise(queue=3.0, end=3.0), 103.1 + GRACE_SECONDS, 100.0) == "timeout: end in time"
-
-
-def test_stillness_counts_what_was_looked_at() -> None:
-    stillness = Stillness()
-    assert stillness.look(None, 10.0) == 0.0
-    assert stillness.look(10.0, 10.5) == 0.0
-    assert stillness.look(10.0, 11.0) == 0.5
-    assert stillness.look(10.0, 11.5) == 1.0
-    assert stillness.look(10.0, 500.0) == 1.0 + 2 * LOOK_SECONDS, "the machine slept"
-    assert stillness.look(499.0, 500.5) == 0.0

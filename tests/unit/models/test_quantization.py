@@ -156,7 +156,7 @@ def test_what_is_not_read_is_refused_by_name(given, names):
     [
         (compressed(), "lacks config_groups"),
         (compressed(linear(INT4, targets=())), "lacks targets"),
-        (compressed(linear(INT4, targets=("re:*",))), r"targets has 're:\*', no regular expression"),
+        (compressed(linear(INT4, targets=("re:*",))), r"targets: '\*' is no regular expression"),
         (compressed(linear({**BLOCKS, "block_structure": [128]}, "float-quantized")), "block_structure must be two positive"),
         ({**AWQ_GEMM, "group_size": 0}, "group_size must be a positive integer, got 0"),
         ({"quant_method": "gptq", "group_size": 128}, "lacks bits"),

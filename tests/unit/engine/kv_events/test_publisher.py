@@ -1,6 +1,7 @@
 """The publisher's sockets: numbers, replays, and what is lost where somebody is too slow."""
 
 import threading
+from collections import deque
 
 import msgspec
 import pytest
@@ -8,7 +9,8 @@ import zmq
 
 from jaxserve.cache.events import Cleared
 from jaxserve.config.kv_events import KVEventsConfig
-from jaxserve.engine.kv_events.publisher import END, KVEventPublisher
+from jaxserve.engine.kv_events.publisher import KVEventPublisher
+from jaxserve.engine.kv_events.replays import END, MAX_READERS, STALLED_SECONDS, Replays
 from jaxserve.errors import ConfigError
 
 PATIENCE_MS = 20_000
@@ -135,3 +137,75 @@ def test_an_endpoint_that_cannot_be_had_is_named(opened):
     first = opened(endpoint="tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*")
     with pytest.raises(ConfigError, match=f"{first.source.replay_endpoint} cannot be had: Address already in use"):
         opened(endpoint="tcp://*:*", replay_endpoint=first.source.replay_endpoint)
+
+
+class Reader:
+    """A reader whose buffer holds `room` messages."""
+
+    def __init__(self, room):
+        self.room, self.now, self.got = room, 0.0, []
+        self.kept = deque(((number.to_bytes(8, "big"), b"x") for number in range(10)), maxlen=10)
+        self.replays = Replays(self.send, self.kept, lambda: self.now)
+
+    def send(self, frames):
+        if self.room == 0:
+            raise zmq.Again
+        self.room -= 1
+        self.got.append(int.from_bytes(frames[2], "big", signed=True))
+
+    def read(self, room):
+        self.room = room
+        self.replays.go_on()
+
+
+def test_a_replay_goes_on_as_its_reader_reads():
+    reader = Reader(room=4)
+    reader.replays.begin(b"r", bytes(8))
+    reader.replays.go_on()
+    assert reader.got == [0, 1, 2, 3]
+    reader.kept.extend((number.to_bytes(8, "big"), b"x") for number in range(10, 18))  # those before 8 are gone
+    reader.replays.begin(b"r", (16).to_bytes(8, "big"))  # asks again too early
+    reader.read(5)
+    reader.read(20)
+    assert reader.got == [0, 1, 2, 3, *range(8, 18), -1, 16, 17, -1]
+    assert not reader.replays
+
+
+def test_readers_that_do_not_read_are_dropped(caplog):
+    reader = Reader(room=0)
+    for index in range(MAX_READERS + 5):
+        reader.replays.begin(b"%d" % index, bytes(8))
+    assert len(caplog.records) == 5
+    reader.replays.go_on()
+    assert reader.replays
+    reader.now += STALLED_SECONDS + 1
+    reader.replays.go_on()
+    assert not reader.replays
+    assert len(caplog.records) == 5 + MAX_READERS
+
+
+def test_a_reader_that_does_not_read_holds_a_bounded_buffer(opened, context):
+    sizes = []
+    publisher = opened(lambda seconds, events: bytes(2**16), buffer_steps=500)
+    publisher._replays._send = count_sent(publisher._replays._send, sizes)
+    for _ in range(500):
+        publisher.take([])
+    with context.socket(zmq.DEALER) as lazy:
+        lazy.set(zmq.RCVHWM, 1)
+        lazy.connect(publisher.source.replay_endpoint)
+        for _ in range(20):
+            lazy.send_multipart(from_number(0))
+        with context.socket(zmq.DEALER) as other:  # is served meanwhile
+            other.connect(publisher.source.replay_endpoint)
+            other.send_multipart(from_number(500))
+            assert other.poll(PATIENCE_MS)
+            assert other.recv_multipart() == [b"", END, b""]
+        assert sum(sizes) < 200
+
+
+def count_sent(send, sizes):
+    def counting(frames):
+        send(frames)
+        sizes.append(1)
+
+    return counting

@@ -11,6 +11,7 @@ from typing import Any
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
+from jaxserve.engine.activity import Activity, Lateness
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.death import EngineDeath
@@ -53,6 +54,7 @@ class ScriptedLink:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.stopped: float | None = None  # when it stopped to turn
         self.silent: float | None = None
+        self.expected: float | None = 0.0  # seconds that its step should take
         self.death: EngineDeath | None = None
         self._sink: LinkSink | None = None
 
@@ -68,6 +70,9 @@ class ScriptedLink:
     @property
     def heard(self) -> float:
         return time.monotonic() if self.silent is None else self.silent
+
+    def lateness(self, now: float) -> Lateness:
+        return Activity(self.heartbeat, self.expected).lateness(now, now - self.heard)
 
     def connect(self, sink: LinkSink) -> None:
         self._sink = sink

@@ -161,6 +161,17 @@ async def test_an_engine_that_says_nothing_is_left_too() -> None:
         assert silent.aborted == ["r"]
 
 
+async def test_a_replica_whose_step_should_take_long_keeps_its_streams() -> None:
+    async with bench("a", "b", settings=HASTY) as fleet:
+        fleet.fleet.add([request("r")])
+        slow = fleet.place("r")
+        slow.expected, slow.stopped = 60.0, time.monotonic()
+        await asyncio.sleep(3 * HASTY.hang_seconds)
+        assert fleet.place("r") is slow
+        slow.expected = 0.0
+        await fleet.until(lambda: any("r~1" in link.requests for link in fleet.links.values()))
+
+
 async def test_a_refusal_by_one_is_tried_with_one_other() -> None:
     async with bench("a", "b", "c") as fleet:
         fleet.fleet.add([request("r")])
