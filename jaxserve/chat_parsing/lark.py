@@ -9,6 +9,26 @@ from typing import Any
 
 ANY_TEXT = "(?s:.*)"
 ANY = f"/{ANY_TEXT}/"
+_BY_CODE = re.compile(r"\x7f|\\(?:u00|x)(?:[01]|7[fF])")  # in JSON: characters of which strings have only escapes by their code
+_ESCAPES = "json_allowed_escapes"
+
+
+def literal(text: str) -> str:
+    """A string of Lark."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
+
+
+def json_with_options(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """The JSON of a schema with llguidance's options: last, as it moves the last keyword to where it takes them out.
+
+    Strings that the schema has escape characters by their code only where it names such characters: else a property could come
+    twice, under two spellings of its name.
+    """
+    kept = {name: value for name, value in schema.items() if name != "x-guidance"}
+    text = json.dumps({**kept, "x-guidance": options}, ensure_ascii=False)
+    if _ESCAPES not in options or not _BY_CODE.search(text):
+        return text
+    return json.dumps({**kept, "x-guidance": {**options, _ESCAPES: options[_ESCAPES] + "u"}}, ensure_ascii=False)
 
 
 class Lark:
@@ -55,7 +75,7 @@ class Lark:
         return " ".join(pieces)
 
     def _piece(self, text: str) -> str:
-        return f"<[{self._special[text]}]>" if text in self._special else json.dumps(text, ensure_ascii=False)
+        return f"<[{self._special[text]}]>" if text in self._special else literal(text)
 
     def text_without(self, markers: Iterable[str], also: Sequence[str] = (), end: str = "") -> str:
         """Text that has none of the markers in it, and is of each of the patterns `also` but for its end, which is given."""
@@ -76,7 +96,7 @@ class Lark:
             text = self.text_without([marker, *without], also, end=plain)
             return f"{text} {self.literal(''.join(rest))}"
         text = self.text_without([marker, *without], also)
-        return self.rule("until", f"{text} {json.dumps(ending, ensure_ascii=False)}", "[lazy]")
+        return self.rule("until", f"{text} {literal(ending)}", "[lazy]")
 
     def anything(self, without: Collection[str]) -> str:
         """All text and all special tokens, but those of these names."""
@@ -85,9 +105,7 @@ class Lark:
         return f"({text} | <[{','.join(ids)}]>)*" if ids else text
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        # The options come last: llguidance moves the last keyword to where it takes them out.
-        keywords = {name: value for name, value in schema.items() if name != "x-guidance"}
-        return self.rule("json", f"%json {json.dumps({**keywords, 'x-guidance': self._json_options}, ensure_ascii=False)}")
+        return self.rule("json", f"%json {json_with_options(schema, self._json_options)}")
 
     def separated(self, required: Sequence[str], optional: Sequence[str], separator: str) -> str:
         """The items, each at most once and in this order, those that are required always."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.grammar.budget import MOST_STEPS, Budget, TooMuchWorkError
 from jaxserve.grammar.disjoint import Unions
 from jaxserve.grammar.formats import TIMES
 from jaxserve.grammar.shortest import LONGEST, shortest
-from jaxserve.grammar.tree import Path, Schema, children, listed, mapped, pointed_at, types, written
+from jaxserve.grammar.tree import Path, References, Schema, children, listed, mapped, types, written
 
 MAX_DEPTH = 100  # llguidance's reader of JSON takes 127 with what is around a schema
 MAX_PROPERTIES = 2000  # of one object; compiling takes their square
@@ -30,7 +30,8 @@ _FORMATS = _ENFORCED | {
     *("json-pointer", "relative-json-pointer", "regex"),
 }
 _COUNTS = frozenset(f"{end}{of}" for end in ("min", "max") for of in ("Items", "Length", "Properties"))
-_CONTROL = re.compile("[\x00-\x07\x0b\x0e-\x1f]")  # characters that only \\u writes
+
+_COUNTLESS = 2**31 - 1  # no output has as many items, characters or properties
 
 
 def _says_nothing(value: Any) -> bool:
@@ -84,8 +85,14 @@ def prepared(root: Any, param: str, *, place: str = "", closed: bool = False) ->
 
     Raises InvalidRequestError naming the keyword, with its path, that is not supported, too large, or cannot be satisfied.
     """
-    _Preparation(root, param, f"{param}: {place}: " if place else f"{param}: ", closed).run()
-    least = shortest(root)
+    prefix = f"{param}: {place}: " if place else f"{param}: "
+    budget = Budget()
+    try:
+        _Preparation(root, param, prefix, closed, budget, References(root)).run()
+        least = shortest(root, budget)
+    except TooMuchWorkError as error:
+        what = f"{prefix}the schema takes more than {MOST_STEPS} comparisons to analyse"
+        raise InvalidRequestError(what, param=param) from error
     if least > LONGEST:
         why = "nothing that ends is allowed" if least == inf else f"no answer has less than {LONGEST} characters"
         raise InvalidRequestError(f"{param} cannot be satisfied: {why}", param=param)
@@ -100,6 +107,8 @@ class _Preparation:
     param: str
     prefix: str
     closed: bool
+    budget: Budget
+    references: References
 
     def run(self) -> None:
         waiting: deque[tuple[Path, Any]] = deque([((), self.root)])
@@ -114,6 +123,7 @@ class _Preparation:
             if len(path) > MAX_DEPTH:
                 self._refuse(path[:8], f"has more than {MAX_DEPTH} levels below the root")
             seen.add(id(schema))
+            self.budget.spend()
             self._drop(path, schema)
             _normalize(schema)
             self._check_sizes(path, schema)
@@ -125,7 +135,7 @@ class _Preparation:
                 unions.append((path, schema))
             waiting += self._targets(path, schema)
             waiting += [((*path, *steps), inner) for steps, inner in children(schema)]
-        comparing = Unions(self.root)
+        comparing = Unions(self.root, self.budget)
         for path, schema in unions:  # when all that they refer to is prepared
             self._union(path, schema, comparing)
 
@@ -174,9 +184,7 @@ class _Preparation:
         for name in ("const", "enum"):
             for value in _leaves(schema.get(name)):
                 if isinstance(value, int) and abs(value) > MAX_EXACT:
-                    self._refuse((*path, name), f"has {value}: integers beyond 2^53 are not supported")
-                if isinstance(value, str) and _CONTROL.search(value):
-                    self._refuse((*path, name), f"has {value[:40]!r}: control characters are not supported")
+                    self._refuse((*path, name), f"has {value!r:.40}: integers beyond 2^53 are not supported")
 
     def _draw_in(self, path: Path, schema: Schema) -> None:
         for name, limit in (("minimum", -MAX_EXACT), ("maximum", MAX_EXACT)):
@@ -187,15 +195,15 @@ class _Preparation:
                 if abs(value) > MAX_EXACT and (value < 0) == (limit < 0):
                     schema[keyword] = limit
                 elif abs(value) > MAX_EXACT:
-                    self._refuse((*path, keyword), f"is {value}: numbers beyond 2^53 are not supported")
+                    self._refuse((*path, keyword), f"is {value!r:.40}: numbers beyond 2^53 are not supported")
 
     def _targets(self, path: Path, schema: Schema) -> list[tuple[Path, Any]]:
         reference = schema.get("$ref")
         if reference is None:
             return []
-        found = pointed_at(self.root, reference)
+        found = self.references.target(schema)
         if found is None:
-            self._refuse((*path, "$ref"), f"must lead to a part of the same schema, #/..., got {reference!r}"[:200])
+            self._refuse((*path, "$ref"), f"must lead to a part of the same schema, #/..., got {reference!r:.100}")
         return [found]
 
     def _union(self, path: Path, schema: Schema, comparing: Unions) -> None:
@@ -218,6 +226,8 @@ def _normalize(schema: Schema) -> None:
     for name in _COUNTS & schema.keys():
         if isinstance(schema[name], float) and schema[name].is_integer():
             schema[name] = int(schema[name])
+        if name.startswith("max") and isinstance(schema[name], int) and schema[name] > _COUNTLESS:
+            del schema[name]
     if isinstance(schema.get("items"), list):  # of older drafts; read rightly only where one follows the other
         for name in ("items", "additionalItems"):
             if name in schema:

@@ -10,10 +10,11 @@ from typing import Any
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from jaxserve.chat_parsing.lark import literal
 from jaxserve.errors import InvalidRequestError
 from jaxserve.grammar.schema import prepared
 from jaxserve.grammar.shortest import LONGEST, least_repeated
-from jaxserve.grammar.structural_tag import StructuralTag, literal, regex_literal, with_options
+from jaxserve.grammar.structural_tag import StructuralTag, regex_literal, with_options
 from jaxserve.sampling.structured import StructuredOutputsParams
 
 # One space, or a new line and its indentation: what every writer of JSON needs, and no room to go on with for ever.
@@ -101,7 +102,7 @@ def _lark(params: StructuredOutputsParams, special_tokens: Mapping[str, int]) ->
 
 
 def json_options(params: StructuredOutputsParams | None = None) -> dict[str, Any]:
-    """Options for JSON, as llguidance names them. No escapes name a character: by those, a name could come twice."""
+    """Options for JSON, as llguidance names them. Escapes by code: see `json_with_options`."""
     space: dict[str, Any] = {"whitespace_pattern": WHITESPACE}
     if params is not None and params.disable_any_whitespace:
         space = {"whitespace_flexible": False}

@@ -14,6 +14,9 @@ _OF_ONE = ("items", "additionalItems", "additionalProperties")
 _OF_LIST = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _OF_MAP = ("properties", "patternProperties")
 _PLAIN = re.compile(r"[\w$-]+")
+_LONGEST_STEP = 80  # characters of a name that a written path shows
+_MOST_STEPS = 24  # a written path shows as many
+_INDEX = re.compile("[0-9]{1,9}")  # no list is longer
 
 
 def children(schema: Schema) -> Iterator[tuple[Path, Any]]:
@@ -47,14 +50,14 @@ def types(schema: Schema) -> list[Any] | None:
 
 
 def written(path: Path) -> str:
-    """``properties.a.items[0]``; names that are no words go into brackets."""
+    """``properties.a.items[0]``; names that are no words go into brackets, and long ones and the end of long paths are cut."""
     text = ""
-    for step in path:
-        if isinstance(step, str) and _PLAIN.fullmatch(step):
+    for step in path[:_MOST_STEPS]:
+        if isinstance(step, str) and len(step) <= _LONGEST_STEP and _PLAIN.fullmatch(step):
             text += f".{step}" if text else step
         else:
-            text += f"[{step!r}]"
-    return text
+            text += f"[{step!r:.{_LONGEST_STEP}}]"
+    return text + ("..." if len(path) > _MOST_STEPS else "")
 
 
 def pointed_at(document: Any, reference: Any) -> tuple[Path, Any] | None:
@@ -64,7 +67,7 @@ def pointed_at(document: Any, reference: Any) -> tuple[Path, Any] | None:
     path: list[str | int] = []
     for part in unquote(reference).split("/")[1:]:
         step: str | int = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(document, list) and part.isascii() and part.isdigit():
+        if isinstance(document, list) and _INDEX.fullmatch(part):
             step = int(part)
         try:
             document = document[step]
@@ -72,3 +75,20 @@ def pointed_at(document: Any, reference: Any) -> tuple[Path, Any] | None:
             return None
         path.append(step)
     return tuple(path), document
+
+
+class References:
+    """Where the references of one document lead; each spelling is followed once."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self._known: dict[str, tuple[Path, Any] | None] = {}
+
+    def target(self, schema: Schema) -> tuple[Path, Any] | None:
+        """Where the `$ref` of a schema leads, and what is there; None if there is none or it leads nowhere."""
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return None
+        if reference not in self._known:
+            self._known[reference] = pointed_at(self._document, reference)
+        return self._known[reference]

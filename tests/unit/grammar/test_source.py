@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from jaxserve.errors import InvalidRequestError
 from jaxserve.grammar.compile import with_deep_stack
 from jaxserve.grammar.shortest import least_repeated
-from jaxserve.grammar.source import lark_of
+from jaxserve.grammar.source import grammar_source, lark_of
+from jaxserve.sampling.structured import StructuredOutputsParams
 from tests.support.grammars import accepts, allowed, matcher, vocabulary
 
 
@@ -227,6 +229,30 @@ def test_text_that_reads_as_a_special_token_is_never_written_by_it(kind: dict[st
 )
 def test_structural_tags_that_are_refused(value: dict[str, Any], message: str) -> None:
     assert refusal(structural_tag=value).startswith(message)
+
+
+def nested(depth: int, leaf: dict[str, Any], ends: list[str]) -> dict[str, Any]:
+    for _ in range(depth):
+        leaf = {"type": "tag", "begin": "<", "content": leaf, "end": ends}
+    return leaf
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        nested(30, ANY, [">", ")"]),
+        nested(30, ANY, ["", ")"]),
+        nested(30, {"type": "const_string", "value": "x"}, [">", ")"]),
+        nested(30, {"type": "or", "elements": [ANY, {"type": "const_string", "value": "x"}] * 20}, [f"/{n}" for n in range(50)]),
+        nested(1, {"type": "or", "elements": [ANY] * 500}, ["long" * 1000]),
+        nested(30, {"type": "sequence", "elements": [ANY, {"type": "const_string", "value": "x" * 300}]}, ["y" * 300, "z"]),
+    ],
+)
+def test_structural_tags_grow_linearly(content: dict[str, Any]) -> None:
+    value = {"type": "structural_tag", "format": content}
+    source = grammar_source(StructuredOutputsParams(structural_tag=value))
+    assert len(source) < 4 * len(json.dumps(value)) + 1000
+    matcher(structural_tag=value)
 
 
 def test_tags_inside_tags_without_end_are_refused() -> None:
