@@ -7,7 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NoReturn
 
+from jaxserve.chat_parsing.automaton import Pattern
 from jaxserve.chat_parsing.message import Delta, ToolArgumentsDelta, ToolCallBegin, ToolCallEnd, ToolCallFailed
+from jaxserve.chat_parsing.search import Match, TokenMatcher
+from jaxserve.chat_parsing.stream import Meter, TextStream
 from jaxserve.chat_parsing.tools import Tool
 
 
@@ -16,10 +19,11 @@ class MalformedCallError(Exception):
 
 
 class CallSink:
-    """Where readers write calls to."""
+    """Where readers write calls to. `meter` counts what they examine."""
 
-    def __init__(self, deltas: list[Delta], tools: Mapping[str, Tool] | None) -> None:
+    def __init__(self, deltas: list[Delta], tools: Mapping[str, Tool] | None, meter: Meter) -> None:
         """`tools` None: a call may have any name."""
+        self.meter = meter
         self._deltas = deltas
         self._tools = tools
         self._count = 0
@@ -45,9 +49,19 @@ class CallSink:
             self._deltas.append(ToolArgumentsDelta(self._count, text))
 
     def end(self) -> None:
-        check_object("".join(self._pieces or ()))
+        self.check_object("".join(self._pieces or ()))
         self._deltas.append(ToolCallEnd(self._count))
         self._close()
+
+    def check_object(self, text: str) -> None:
+        """Raises MalformedCallError for a text that is no JSON object."""
+        self.meter.examined += len(text)
+        try:
+            value = json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise MalformedCallError("the arguments are not JSON") from error
+        if not isinstance(value, dict):
+            raise MalformedCallError("the arguments are no object")
 
     def fail(self) -> None:
         if self.is_open:
@@ -65,16 +79,6 @@ class CallSink:
         self._count += 1
 
 
-def check_object(text: str) -> None:
-    """Raises MalformedCallError for a text that is no JSON object."""
-    try:
-        value = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise MalformedCallError("the arguments are not JSON") from error
-    if not isinstance(value, dict):
-        raise MalformedCallError("the arguments are no object")
-
-
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -89,12 +93,15 @@ class CallReader(ABC):
     def __init__(self, sink: CallSink, opening: str) -> None:
         self._sink = sink
         self._unread = [opening]
-        self._buffer = ""
+        self._text = TextStream(sink.meter)
+        self._tokens = TokenMatcher(self._text)
+        self._call_end: int | None = None  # where the last call ended, if it did in the piece that is being read
         self.ended_any = False
 
     @property
     def unread(self) -> str:
         """The text of the region, its opening marker before it, that is not part of a whole call."""
+        self._forget_calls()
         return "".join(self._unread)
 
     @property
@@ -105,9 +112,11 @@ class CallReader(ABC):
     def feed(self, text: str) -> None:
         """Raises MalformedCallError where this can be no call."""
         self._unread.append(text)
-        self._buffer += self._translated(text)
+        self._text.push(self._translated(text))
         while self._step():
             pass
+        self._forget_calls()
+        self._text.forget(self._text.at)
 
     def close(self) -> None:
         """The region is over. Raises MalformedCallError if that is in the middle of a call, or there was none."""
@@ -119,9 +128,21 @@ class CallReader(ABC):
 
     @abstractmethod
     def _step(self) -> bool:
-        """Read on in the buffer; whether there may be more to read in it."""
+        """Read on in the text; whether there may be more to read in it."""
+
+    def _token(self, pattern: Pattern) -> Match | None:
+        """Read a token; None if it is not there whole. Raises MalformedCallError if there is another one."""
+        search = self._tokens.match(pattern)
+        if search.is_over and search.match is None:
+            raise MalformedCallError("there is another token")
+        return search.match
 
     def _end(self) -> None:
         self._sink.end()
         self.ended_any = True
-        self._unread = [self._buffer]
+        self._call_end = self._text.at
+
+    def _forget_calls(self) -> None:
+        if self._call_end is not None:
+            self._unread = [self._text.text(self._call_end, self._text.end)]
+            self._call_end = None

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
-import regex
-
-from jaxserve.chat_parsing.calls import CallReader, CallSink, MalformedCallError, check_object
-from jaxserve.chat_parsing.literals import Literals
+from jaxserve.chat_parsing.automaton import Pattern
+from jaxserve.chat_parsing.calls import CallReader, CallSink, MalformedCallError
+from jaxserve.chat_parsing.literals import Dialect, Literals
 from jaxserve.chat_parsing.scanner import ValueScanner
+from jaxserve.chat_parsing.stream import TextStream
 
-_STRING = regex.compile(r'"(?:[^"\\]|\\.)*+"', regex.DOTALL)
-_KEY = regex.compile(r'("(?:[^"\\]|\\.)*+")\s*:', regex.DOTALL)
-_SCALAR = regex.compile(r"[^\s,\[\]{}\"]+")
+_STRING = Pattern(r'(?P<string>"(?:[^"\\]|\\.)*")')
+_KEY = Pattern(r'(?P<string>"(?:[^"\\]|\\.)*")\s*:')
+_SCALAR = Pattern(r"(?P<scalar>[^\s,\[\]{}\"]+)")
+_INK = re.compile(r"\S")
+_OBJECT = re.compile(r"[^ \t\r\n\[\],;]")
+_KEY_BEGIN = re.compile(r"[^ \t\r\n,]")
 _ARGUMENTS = frozenset({"arguments", "parameters"})  # families say one, their models now and then the other
 _ALWAYS_KNOWN = frozenset({"type", "id"})
 
@@ -21,9 +25,10 @@ _ALWAYS_KNOWN = frozenset({"type", "id"})
 class JsonReader(CallReader):
     """`dialect`: what the JSON is written in, if it is another one."""
 
-    def __init__(self, sink: CallSink, opening: str, dialect: Literals | None) -> None:
+    def __init__(self, sink: CallSink, opening: str, dialect: Dialect | None) -> None:
         super().__init__(sink, opening)
-        self._dialect = dialect
+        self._written = TextStream(sink.meter)
+        self._literals = None if dialect is None else Literals(self._written, dialect)
         self._scanner: ValueScanner | None = None
 
     @property
@@ -31,17 +36,23 @@ class JsonReader(CallReader):
         return self._scanner is not None and self._scanner.in_string
 
     def _translated(self, text: str) -> str:
-        if self._dialect is None or self._dialect.is_done:
+        if self._literals is None:
             return text
-        translated = self._dialect.translate(text)
-        return translated + self._dialect.rest if self._dialect.is_done else translated
+        self._written.push(text)
+        translated = self._literals.translate()
+        if self._literals.is_done:
+            translated += self._written.take()
+        self._written.forget(self._written.at)
+        return translated
 
     def _stream(self, write: Callable[[str], None]) -> bool:
-        """Write what the buffer has of an object that began; whether it is whole now."""
+        """Write what the text has of an object that began; whether it is whole now."""
         scanner = self._scanner = self._scanner or ValueScanner()
-        end = scanner.take(self._buffer)
-        write(self._buffer[:end])
-        self._buffer = self._buffer[end:]
+        while not scanner.is_done and self._text.at < self._text.end:
+            chunk, index = self._text.chunk(self._text.at)
+            end = scanner.take(chunk, index)
+            self._sink.meter.examined += end - index
+            write(self._text.take(self._text.at + end - index))
         if scanner.is_done:
             self._scanner = None
         return scanner.is_done
@@ -50,7 +61,7 @@ class JsonReader(CallReader):
 class ArgumentsReader(JsonReader):
     """A region that is the arguments of the call which its opening marker names."""
 
-    def __init__(self, sink: CallSink, opening: str, name: str, call_id: str | None, dialect: Literals | None = None) -> None:
+    def __init__(self, sink: CallSink, opening: str, name: str, call_id: str | None, dialect: Dialect | None = None) -> None:
         super().__init__(sink, opening, dialect)
         self._name, self._id = name, call_id
         self._begun = False
@@ -60,10 +71,10 @@ class ArgumentsReader(JsonReader):
             self._sink.begin(self._name, self._id)
             self._begun = True
         if self._scanner is None:
-            self._buffer = self._buffer.lstrip()
-            if not self._buffer:
+            sign = self._text.find(_INK)
+            if not sign:
                 return False
-            if self.ended_any or self._buffer[0] != "{":
+            if self.ended_any or sign != "{":
                 raise MalformedCallError("there is more than an object")
         if not self._stream(self._sink.arguments):
             return False
@@ -87,7 +98,7 @@ class EnvelopeReader(JsonReader):
         arguments_key: str,
         id_key: str | None,
         known_keys_only: bool,
-        dialect: Literals | None = None,
+        dialect: Dialect | None = None,
     ) -> None:
         super().__init__(sink, opening, dialect)
         keys = dict.fromkeys(_ARGUMENTS if arguments_key in _ARGUMENTS else {arguments_key}, self._read_arguments)
@@ -106,12 +117,12 @@ class EnvelopeReader(JsonReader):
         return self._step_of_state()
 
     def _read_between(self) -> bool:
-        self._buffer = self._buffer.lstrip(" \t\r\n[],;")
-        if not self._buffer:
+        sign = self._text.find(_OBJECT)
+        if not sign:
             return False
-        if self._buffer[0] != "{":
+        if sign != "{":
             raise MalformedCallError("this is no object")
-        self._buffer = self._buffer[1:]
+        self._text.at += 1
         self._id: str | None = None
         self._early: list[str] | None = []  # arguments that came before the name
         self._has_arguments = False
@@ -119,11 +130,11 @@ class EnvelopeReader(JsonReader):
         return True
 
     def _read_key(self) -> bool:
-        self._buffer = self._buffer.lstrip(" \t\r\n,")
-        if not self._buffer:
+        sign = self._text.find(_KEY_BEGIN)
+        if not sign:
             return False
-        if self._buffer[0] == "}":
-            self._buffer = self._buffer[1:]
+        if sign == "}":
+            self._text.at += 1
             if not self._sink.is_open:
                 raise MalformedCallError("the call has no name")
             if not self._has_arguments:
@@ -134,7 +145,7 @@ class EnvelopeReader(JsonReader):
         found = self._token(_KEY)
         if found is None:
             return False
-        key = _string(found[1])
+        key = _string(found.groups["string"])
         if self._known_keys_only and key not in self._read_value and key not in _ALWAYS_KNOWN:
             raise MalformedCallError(f"a call has no key {key!r:.80}")
         self._step_of_state = self._read_value.get(key, self._skip)
@@ -158,51 +169,50 @@ class EnvelopeReader(JsonReader):
         return True
 
     def _read_string(self) -> str | None:
-        self._buffer = self._buffer.lstrip()
-        found = self._token(_STRING)
+        found = self._token(_STRING) if self._text.find(_INK) else None
         if found is None:
             return None
         self._step_of_state = self._read_key
-        return _string(found[0])
+        return _string(found.groups["string"])
 
     def _read_arguments(self) -> bool:
         write = self._sink.arguments if self._early is None else self._early.append
         if self._scanner is None:
-            self._buffer = self._buffer.lstrip()
-            if not self._buffer.startswith("{"):
-                return self._read_odd_arguments(write)
+            sign = self._text.find(_INK)
+            if not sign:
+                return False
+            if sign != "{":
+                return self._read_odd_arguments(sign, write)
         if not self._stream(write):
             return False
         self._has_arguments = True
         self._step_of_state = self._read_key
         return True
 
-    def _read_odd_arguments(self, write: Callable[[str], None]) -> bool:
-        """Arguments as JSON in a string, or none."""
-        if not self._buffer:
-            return False
-        if self._buffer[0] == '"':
+    def _read_odd_arguments(self, sign: str, write: Callable[[str], None]) -> bool:
+        """Arguments as JSON in a string, or none. `sign`: their first character."""
+        if sign == '"':
             text = self._read_string()
             if text is None:
                 return False
-            check_object(text)
+            self._sink.check_object(text)
             write(text)
             self._has_arguments = True
             return True
         found = self._token(_SCALAR)
         if found is None:
             return False
-        if found[0] != "null":
+        if found.groups["scalar"] != "null":
             raise MalformedCallError("the arguments are no object")
         self._step_of_state = self._read_key
         return True
 
     def _skip(self) -> bool:
         if self._scanner is None:
-            self._buffer = self._buffer.lstrip()
-            if not self._buffer:
+            sign = self._text.find(_INK)
+            if not sign:
                 return False
-            if self._buffer[0] not in '{["':
+            if sign not in '{["':
                 if self._token(_SCALAR) is None:
                     return False
                 self._step_of_state = self._read_key
@@ -211,16 +221,6 @@ class EnvelopeReader(JsonReader):
             return False
         self._step_of_state = self._read_key
         return True
-
-    def _token(self, pattern: regex.Pattern[str]) -> regex.Match[str] | None:
-        """Take a token off the buffer; None if it is not there whole. Raises MalformedCallError if there is another one."""
-        found = pattern.match(self._buffer, partial=True)
-        if found is None:
-            raise MalformedCallError("this is not JSON")
-        if found.partial or (pattern is _SCALAR and found.end() == len(self._buffer)):
-            return None
-        self._buffer = self._buffer[found.end() :]
-        return found
 
 
 def _string(token: str) -> str:

@@ -3,114 +3,174 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import regex
 
+from jaxserve.chat_parsing.automaton import Pattern
 from jaxserve.chat_parsing.calls import CallReader, CallSink, MalformedCallError
+from jaxserve.chat_parsing.search import Search, TokenMatcher
+from jaxserve.chat_parsing.stream import TextStream
 
-_WORD = regex.compile(r"[^\s{}\[\]():,=\"'<]+")
-_NO_SPACE = regex.compile(r"\S")
-_PLAIN = regex.compile(r"[^\\'\"]+")
-_ESCAPE = regex.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^xuU])", regex.DOTALL)
+_WORD = r"[^\s{}\[\]():,=\"'<]+"
+_SIGNS = "{}[]():,="
+_INK = re.compile(r"\S")
+_SEPARATED = re.compile(r"[^ \t\r\n\[\],;]")
+_NOT_PLAIN = re.compile(r"[\\'\"]")
+_ESCAPE = Pattern(r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^xuU]))")
 _ESCAPED: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
 _PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
-_NAME = regex.compile(r"([A-Za-z_][\w.\-]*)\s*\(")
+_NAME = Pattern(r"(?P<name>[A-Za-z_][\w.\-]*)\s*\(")
 
 
-class Literals:
-    """A translator of literals to JSON.
+class Dialect:
+    """How literals are written that are not quite JSON.
 
     Keys may be bare, quoted strings have the escapes of JSON and Python. With `string_marks`, a string may also stand
-    between two marks, in which nothing is escaped. It ends with the bracket that closes the first one. With `python`, it
-    reads a call's arguments up to the bracket that ends the call: keywords are keys, words are Python's, strings may have
+    between two marks, in which nothing is escaped. With `python`, keywords are keys, words are Python's, strings may have
     single quotes, tuples are lists.
-
-    Attributes:
-        rest: what follows the end, once it `is_done`.
     """
 
     def __init__(self, string_marks: Sequence[Sequence[str]] = (), *, python: bool = False) -> None:
-        self._marks: dict[str, str] = {mark[0]: mark[1] for mark in string_marks}
-        self._quotes = "'\"" if python else '"'
-        self._words = _PYTHON_WORDS if python else {}
-        self._key_sign = "=" if python else ":"
-        self._brackets: Mapping[str, str] = {"(": "[", ")": "]", "=": ":"} if python else {}
-        self._python = python
-        self._depth = int(python)  # that of the call
-        self._closing = ""  # what ends the string that is being read
-        self.rest = ""
+        self.python = python
+        self.quotes = "'\"" if python else '"'
+        self.closings = {mark[0]: Pattern(regex.escape(mark[1])) for mark in string_marks}
+        marks = "|".join(map(regex.escape, self.closings))
+        word = rf"(?P<word>{_WORD})(?=\s*(?P<after>\S))"
+        self.token = Pattern(f"(?P<mark>{marks})|{word}" if marks else word)
+        self._mark_starts = {mark[0] for mark in self.closings}
+        self.words = _PYTHON_WORDS if python else {}
+        self.key_sign = "=" if python else ":"
+        self.brackets: Mapping[str, str] = {"(": "[", ")": "]", "=": ":"} if python else {}
+
+    def begins_token(self, sign: str) -> bool:
+        """Whether more than a character may begin with this one: a word or a mark."""
+        return sign in self._mark_starts or not (sign in self.quotes or sign in _SIGNS)
+
+
+PYTHON = Dialect(python=True)
+
+
+def read_dialect(options: Mapping[str, Any]) -> Dialect | None:
+    """The dialect that `content_args` describe; None for JSON. Raises ValueError for marks that are not pairs of texts."""
+    marks = options.get("string_delims") or ()
+    if not marks and not options.get("unquoted_keys"):
+        return None
+    if not all(len(mark) == 2 and all(isinstance(text, str) and text for text in mark) for mark in marks):
+        raise ValueError("string_delims must be a list of pairs of texts")
+    return Dialect(marks)
+
+
+class Literals:
+    """A translator of literals to JSON. They end with the bracket that closes the first one, in Python with that of the call.
+
+    Attributes:
+        is_done: whether they have ended; the rest of the stream is not read.
+    """
+
+    def __init__(self, stream: TextStream, dialect: Dialect) -> None:
+        self._stream, self._dialect = stream, dialect
+        self._tokens = TokenMatcher(stream)
+        self._depth = int(dialect.python)  # that of the call
+        self._quote = ""  # what ends the string that is being read,
+        self._closing: Search | None = None  # or the search for it
         self.is_done = False
 
     @property
     def inside_string(self) -> bool:
-        return bool(self._closing)
+        return bool(self._quote) or self._closing is not None
 
-    def translate(self, text: str) -> str:
-        """The JSON that is certain now that this text follows. Raises MalformedCallError for an unknown escape."""
-        self.rest += text
+    def translate(self) -> str:
+        """The JSON that is certain with the text so far. Raises MalformedCallError for an unknown escape."""
         written: list[str] = []
-        while self.rest and not self.is_done:
-            step = self._outside if not self._closing else self._in_quotes if self._closing in self._quotes else self._in_marks
-            piece = step(self.rest)
-            if piece is None:
+        while not self.is_done and self._stream.at < self._stream.end:
+            step = self._in_quotes if self._quote else self._outside if self._closing is None else self._in_marks
+            if not step(written):
                 break
-            json_text, length = piece
-            written.append(json_text)
-            self.rest = self.rest[length:]
         return "".join(written)
 
-    def _outside(self, text: str) -> tuple[str, int] | None:
-        for opening, closing in self._marks.items():
-            if text.startswith(opening):
-                self._closing = closing
-                return '"', len(opening)
-            if opening.startswith(text):
-                return None
-        if text[0] in self._quotes:
-            self._closing = text[0]
-            return '"', 1
-        if word := _WORD.match(text):
-            after = _NO_SPACE.search(text, word.end())
-            if after is None:
-                return None
-            is_key = after[0] == self._key_sign
-            return (json.dumps(word[0], ensure_ascii=False) if is_key else self._words.get(word[0], word[0])), word.end()
-        if text[0] in "([{":
+    def _outside(self, written: list[str]) -> bool:
+        """Read on; whether there may be more to read."""
+        sign = self._read_to(_INK, written)
+        if not sign:
+            return False
+        if self._dialect.begins_token(sign):
+            search = self._tokens.match(self._dialect.token)
+            if not search.is_over:
+                return False
+            if search.match is not None:
+                self._read_token(search.match.groups, written)
+                return True
+        self._stream.at += 1
+        if sign in self._dialect.quotes:
+            self._quote = sign
+            written.append('"')
+        else:
+            self._read_sign(sign, written)
+        return True
+
+    def _read_token(self, token: Mapping[str, str], written: list[str]) -> None:
+        if mark := token.get("mark"):
+            self._closing = Search(self._dialect.closings[mark], self._stream, self._stream.at)
+            written.append('"')
+            return
+        word = token["word"]
+        is_key = token["after"] == self._dialect.key_sign
+        written.append(json.dumps(word, ensure_ascii=False) if is_key else self._dialect.words.get(word, word))
+
+    def _read_sign(self, sign: str, written: list[str]) -> None:
+        if sign in "([{":
             self._depth += 1
-        elif text[0] in ")]}":
+        elif sign in ")]}":
             self._depth -= 1
             self.is_done = self._depth <= 0
-            if self.is_done and self._python:
-                return "", 1
-        return self._brackets.get(text[0], text[0]), 1
+        if not (self.is_done and self._dialect.python):
+            written.append(self._dialect.brackets.get(sign, sign))
 
-    def _in_marks(self, text: str) -> tuple[str, int] | None:
-        at = text.find(self._closing)
-        if at >= 0:
-            length, self._closing = at + len(self._closing), ""
-            return f'{_escaped(text[:at])}"', length
-        safe = len(text) - _overlap(text, self._closing)
-        return (_escaped(text[:safe]), safe) if safe else None
-
-    def _in_quotes(self, text: str) -> tuple[str, int] | None:
-        if plain := _PLAIN.match(text):
-            return _escaped(plain[0]), plain.end()
-        if text[0] != "\\":
-            is_end = text[0] == self._closing
-            if is_end:
-                self._closing = ""
-            return ('"' if is_end else _escaped(text[0])), 1
-        found = _ESCAPE.match(text, partial=True)
+    def _in_marks(self, written: list[str]) -> bool:
+        assert self._closing is not None
+        self._closing.advance()
+        found = self._closing.match
+        written.append(_escaped(self._stream.take(self._closing.certain_to)))
         if found is None:
-            raise MalformedCallError("a string has an unknown escape")
-        if found.partial:
-            return None
-        code = found[0][1:]
+            return False
+        written.append('"')
+        self._stream.at, self._closing = found.end, None
+        return True
+
+    def _in_quotes(self, written: list[str]) -> bool:
+        sign = self._read_to(_NOT_PLAIN, written, escapes=True)
+        if not sign:
+            return False
+        if sign != "\\":
+            self._stream.at += 1
+            is_end = sign == self._quote
+            if is_end:
+                self._quote = ""
+            written.append('"' if is_end else _escaped(sign))
+            return True
+        search = self._tokens.match(_ESCAPE)
+        if search.match is None:
+            if search.is_over:
+                raise MalformedCallError("a string has an unknown escape")
+            return False
+        escape = search.match.groups["escape"]
+        code = escape[1:]
         if code[0] == "u":
-            return found[0], found.end()  # JSON's own, halves of a surrogate pair included
-        character = chr(int(code[1:], 16)) if code[0] in "xU" else _ESCAPED.get(code, code)
-        return _escaped(character), found.end()
+            written.append(escape)  # JSON's own, halves of a surrogate pair included
+        else:
+            written.append(_escaped(chr(int(code[1:], 16)) if code[0] in "xU" else _ESCAPED.get(code, code)))
+        return True
+
+    def _read_to(self, sign: re.Pattern[str], written: list[str], *, escapes: bool = False) -> str:
+        """Write the text before a character of a class, and return the character; "" at the end."""
+        start = self._stream.at
+        found = self._stream.find(sign)
+        if text := self._stream.text(start, self._stream.at):
+            written.append(_escaped(text) if escapes else text)
+        return found
 
 
 class PythonCallsReader(CallReader):
@@ -125,37 +185,25 @@ class PythonCallsReader(CallReader):
         return self._arguments is not None and self._arguments.inside_string
 
     def close(self) -> None:
-        if self._arguments is not None or self._buffer.strip(" \t\r\n[],;"):
+        if self._arguments is not None or self._text.find(_SEPARATED):
             raise MalformedCallError("the call is not whole")
         super().close()
 
     def _step(self) -> bool:
         if self._arguments is None:
-            self._buffer = self._buffer.lstrip(" \t\r\n[],;")
-            if not self._buffer:
-                return False
-            found = _NAME.match(self._buffer, partial=True)
+            found = self._token(_NAME) if self._text.find(_SEPARATED) else None
             if found is None:
-                raise MalformedCallError("this is no call")
-            if found.partial:
                 return False
-            self._sink.begin(found[1])
+            self._sink.begin(found.groups["name"])
             self._sink.arguments("{")
-            self._arguments = Literals(python=True)
-            self._buffer = self._buffer[found.end() :]
-        self._sink.arguments(self._arguments.translate(self._buffer))
-        self._buffer = ""
+            self._arguments = Literals(self._text, PYTHON)
+        self._sink.arguments(self._arguments.translate())
         if not self._arguments.is_done:
             return False
         self._sink.arguments("}")
-        self._buffer, self._arguments = self._arguments.rest, None
+        self._arguments = None
         self._end()
         return True
-
-
-def _overlap(text: str, marker: str) -> int:
-    """The length of the longest end of the text that the marker begins with."""
-    return next((n for n in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:n])), 0)
 
 
 def _escaped(text: str) -> str:

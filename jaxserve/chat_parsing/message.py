@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +109,11 @@ def collect(deltas: Iterable[Delta]) -> Message:
 def merged(deltas: Iterable[Delta]) -> list[Delta]:
     """The same deltas, neighbours of one kind as one."""
     result: list[Delta] = []
-    for delta in deltas:
-        last = result[-1] if result else None
-        match last, delta:
-            case (ReasoningDelta(before), ReasoningDelta(text)):
-                result[-1] = ReasoningDelta(before + text)
-            case (ContentDelta(before), ContentDelta(text)):
-                result[-1] = ContentDelta(before + text)
-            case (ToolArgumentsDelta(index, before), ToolArgumentsDelta(same, text)) if index == same:
-                result[-1] = ToolArgumentsDelta(index, before + text)
-            case _:
-                result.append(delta)
+    for _, group in groupby(deltas, key=lambda delta: (type(delta), getattr(delta, "index", None))):
+        first, *others = group
+        if others and isinstance(first, ReasoningDelta | ContentDelta | ToolArgumentsDelta):
+            text = "".join(delta.text for delta in (first, *others) if isinstance(delta, type(first)))
+            result.append(replace(first, text=text))
+        else:
+            result += (first, *others)
     return result

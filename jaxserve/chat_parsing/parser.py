@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-import regex
-
+from jaxserve.chat_parsing.automaton import MAX_LOOK_BEHIND
 from jaxserve.chat_parsing.calls import CallReader, CallSink, MalformedCallError
 from jaxserve.chat_parsing.json_calls import ArgumentsReader, EnvelopeReader
-from jaxserve.chat_parsing.literals import Literals, PythonCallsReader
+from jaxserve.chat_parsing.literals import PythonCallsReader
 from jaxserve.chat_parsing.message import ContentDelta, Delta, Message, ReasoningDelta, collect, merged
-from jaxserve.chat_parsing.tag_calls import TagPattern, TagsReader
+from jaxserve.chat_parsing.search import Match, Search, find_all
+from jaxserve.chat_parsing.stream import Meter, TextStream
+from jaxserve.chat_parsing.tag_calls import TagsReader
 from jaxserve.chat_parsing.template import Field, Marker, ResponseTemplate, Role
 from jaxserve.chat_parsing.tools import Tool
 from jaxserve.chat_parsing.whole_calls import WholeReader
 
-_LOOK_BEHIND = 64  # characters before the place of reading that stay, for patterns that look at them
-_TRIMMED_AT = 4096
+_MAX_MARKER = 65_536  # characters; what goes on longer is text
+
+_Side = Literal["open", "close"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
     field: Field
-    opens: bool
-    match: regex.Match[str]
+    side: _Side
+    match: Match
 
 
 class ChatParser:
@@ -32,6 +35,7 @@ class ChatParser:
 
     What looks like the beginning of a marker is held back until it is one or is not. Nothing is lost: what is no call
     after all is content. The deltas of `feed` and `finish`, joined, do not depend on how the text was cut into pieces.
+    Work is linear in the text: `meter` counts the characters that were examined or copied, each once per step of the reading.
     """
 
     def __init__(self, template: ResponseTemplate, *, prompt: str = "", tools: Iterable[Tool] | None = None) -> None:
@@ -53,9 +57,13 @@ class ChatParser:
                 del self._fields["content"]
         self._drops_rest = content is not None and content.open is not None
         self._deltas: list[Delta] = []
-        self._texts: Mapping[Role, _Text] = {role: _Text(template.fields.get(role)) for role in ("reasoning", "content")}
-        self._sink = CallSink(self._deltas, known)
-        self._buffer, self._at = "", 0
+        self.meter = Meter()
+        self._texts: Mapping[Role, _Text] = {
+            role: _Text(template.fields.get(role), self.meter) for role in ("reasoning", "content")
+        }
+        self._sink = CallSink(self._deltas, known, self.meter)
+        self._stream = TextStream(self.meter)
+        self._searches: dict[tuple[Role, _Side], Search] = {}
         self._current: Field | None = None
         self._reader: CallReader | None = None
         self._own_from = 0  # where the model's own text begins
@@ -68,16 +76,17 @@ class ChatParser:
         return self._current is not None and self._current.role == "reasoning"
 
     def feed(self, text: str) -> list[Delta]:
-        self._buffer += text
+        self._stream.push(text)
         self._process(final=False)
         return self._take()
 
     def finish(self, *, stopped: bool = True) -> list[Delta]:
         """The rest. `stopped`: a token or text that ends it ended the response; false where it was cut off."""
-        current, rest = self._current, self._buffer[self._at :]
-        closing = current.close if current is not None and self._reader is not None and self._reader.ended_any else None
-        if closing is not None and not stopped and closing.pattern.fullmatch(rest, partial=True):
-            self._at = len(self._buffer)  # the marker after a whole call, cut off
+        current, reader = self._current, self._reader
+        if not stopped and current is not None and current.close is not None and reader is not None and reader.ended_any:
+            closing = self._search(current.role, "close", current.close)
+            if closing.certain_to <= self._stream.at:
+                self._stream.at = self._stream.end  # the marker after a whole call, cut off
         self._process(final=True)
         if self._reader is not None:
             if stopped:
@@ -96,76 +105,81 @@ class ChatParser:
         reasoning = self._fields.get("reasoning")
         if tail is None and reasoning is not None and reasoning.open is not None:
             # A prompt of another shape still says that much: it ends with the mark that begins thinking.
-            opened = [found for found in reasoning.open.pattern.finditer(prompt) if found[0]]
-            if opened and not prompt[opened[-1].end() :].strip():
-                tail = opened[-1][0]
+            opened = [found for found in find_all(reasoning.open.pattern, prompt) if found.end > found.start]
+            if opened and not prompt[opened[-1].end :].strip():
+                tail = prompt[opened[-1].start : opened[-1].end]
         self.feed(tail or "")
-        self._own_from = len(self._buffer)
+        self._own_from = self._stream.end
         self._sink.restart()
         for text in self._texts.values():
             text.forget_held()
 
     def _process(self, *, final: bool) -> None:
+        stream = self._stream
         while True:
-            hit, certain_to = self._search(final=final)
+            hit, certain_to = self._next_hit(final=final)
             if hit is None:
                 self._read_to(certain_to)
                 break
-            self._read_to(hit.match.start())
-            if hit.match.end() == hit.match.start():
-                if self._empty_hit_at == self._at:  # an empty marker, again: go on behind the next character
-                    if self._at == len(self._buffer):
+            self._read_to(hit.match.start)
+            if hit.match.end == hit.match.start:
+                if self._empty_hit_at == stream.at:  # an empty marker, again: go on after the next character
+                    if stream.at == stream.end:
                         break
-                    self._read_to(self._at + 1)
+                    self._read_to(stream.at + 1)
                     continue
-                self._empty_hit_at = self._at
+                self._empty_hit_at = stream.at
             if self._reader is not None and self._reader.inside_string:
-                self._read_to(hit.match.end())
+                self._read_to(hit.match.end)
                 continue
-            self._at = hit.match.end()
-            if hit.opens:
-                self._open(hit)
+            marker = stream.take(hit.match.end)
+            if hit.side == "open":
+                self._open(hit, marker)
             else:
-                self._close(hit.match[0])
-        if self._at > _TRIMMED_AT:
-            cut = self._at - _LOOK_BEHIND
-            self._buffer, self._at = self._buffer[cut:], _LOOK_BEHIND
-            self._own_from, self._empty_hit_at = self._own_from - cut, self._empty_hit_at - cut
+                self._close(marker)
+        stream.forget(stream.at - MAX_LOOK_BEHIND)
 
-    def _search(self, *, final: bool) -> tuple[_Hit | None, int]:
+    def _next_hit(self, *, final: bool) -> tuple[_Hit | None, int]:
         """The next marker, if it is certain; and how far the text is certain to be text."""
-        certain_to = len(self._buffer)
+        certain_to = self._stream.end
         best: _Hit | None = None
         best_key: tuple[int, int] | None = None
-        for field, opens, marker in self._watched():
-            match = marker.pattern.search(self._buffer, self._at, partial=not final)
+        for field, side, marker in self._watched():
+            search = self._search(field.role, side, marker)
+            search.advance(final=final)
+            match = search.match
             if match is None:
+                certain_to = min(certain_to, search.certain_to)
                 continue
-            at_end = match.end() == len(self._buffer)
-            if not final and (match.partial or (at_end and (match.start() == match.end() or marker.may_grow(match[0])))):
-                certain_to = min(certain_to, match.start())
-                continue
-            key = (match.start(), -match.end())  # the first one, of several there the longest
+            key = (match.start, -match.end)  # the first one, of several there the longest
             if best_key is None or key < best_key:
-                best, best_key = _Hit(field, opens, match), key
-        if best is not None and best.match.start() >= certain_to and not final:
+                best, best_key = _Hit(field, side, match), key
+        if best is not None and best.match.start >= certain_to and not final:
             best = None  # what may be a marker begins before it, or there
         return best, certain_to
 
-    def _watched(self) -> Iterable[tuple[Field, bool, Marker]]:
+    def _search(self, role: Role, side: _Side, marker: Marker) -> Search:
+        """The search for a marker from the reading position on: that of before unless it found something before it."""
+        at = self._stream.at
+        search = self._searches.get((role, side))
+        if search is None or search.position < at or search.certain_to < at:
+            search = self._searches[role, side] = Search(marker.pattern, self._stream, at, limit=_MAX_MARKER)
+        return search
+
+    def _watched(self) -> Iterable[tuple[Field, _Side, Marker]]:
         if self._current is not None:
             if self._current.close is not None:
-                yield self._current, False, self._current.close
+                yield self._current, "close", self._current.close
             return
         for field in self._fields.values():
             if field.open is not None:
-                yield field, True, field.open
+                yield field, "open", field.open
             elif field.close is not None:
-                yield field, False, field.close
+                yield field, "close", field.close
 
     def _read_to(self, end: int) -> None:
-        text = self._buffer[max(self._at, self._own_from) : end]
-        self._at = end
+        self._stream.at = max(self._stream.at, min(end, self._own_from))
+        text = self._stream.take(end)
         current = self._current
         if current is None:
             if not self._drops_rest:
@@ -184,11 +198,11 @@ class ChatParser:
         if written := self._texts[role].feed(text):
             self._deltas.append(ReasoningDelta(written) if role == "reasoning" else ContentDelta(written))
 
-    def _open(self, hit: _Hit) -> None:
+    def _open(self, hit: _Hit, marker: str) -> None:
         self._current = hit.field
         if hit.field.role == "tool_calls":
-            self._reader = _reader(hit.field, hit.match, self._sink)
-            self._read_to(self._at)  # a name that is known begins its call
+            self._reader = _reader(hit.field, marker, hit.match.groups, self._sink)
+            self._read_to(self._stream.at)  # a name that is known begins its call
 
     def _close(self, marker: str) -> None:
         current, self._current = self._current, None
@@ -219,47 +233,53 @@ class ChatParser:
 class _Text:
     """The text of all regions of a role, without the white space around it."""
 
-    def __init__(self, field: Field | None) -> None:
+    def __init__(self, field: Field | None, meter: Meter) -> None:
         self._strips = field is None or bool(field.options.get("strip", True))
         self._join = None if field is None else field.join
+        self._meter = meter
         self._has_text = False
-        self._held = ""  # white space, which may be the end
+        self._space: list[str] = []  # which may be the end
         self._begins_region = False
 
     def feed(self, text: str) -> str:
-        text = self._held + text
-        self._held = ""
+        self._meter.examined += len(text)
+        space = ""
         if self._strips:
             if not self._has_text or self._begins_region:
                 text = text.lstrip()
             kept = text.rstrip()
-            self._held, text = text[len(kept) :], kept
-        if text and self._begins_region and self._has_text:
-            text = f"{self._join}{text}"
+            space, text = text[len(kept) :], kept
         if text:
+            if self._space:
+                text = "".join((*self._space, text))
+                self._space.clear()
+            if self._begins_region and self._has_text:
+                text = f"{self._join}{text}"
             self._has_text, self._begins_region = True, False
+        if space:
+            self._space.append(space)
         return text
 
     def end_region(self) -> None:
         if self._join is not None:
-            self._held, self._begins_region = "", True
+            self._space.clear()
+            self._begins_region = True
 
     def forget_held(self) -> None:
-        self._held, self._begins_region = "", False
+        self._space.clear()
+        self._begins_region = False
 
 
-def _reader(field: Field, opened: regex.Match[str], sink: CallSink) -> CallReader:
-    """What reads a region of calls as it arrives; where nothing can, what reads it when it is whole."""
-    opening, captures, options, shape = opened[0], opened.groupdict(""), field.options, field.shape
+def _reader(field: Field, opening: str, captures: Mapping[str, str], sink: CallSink) -> CallReader:
+    """The reader of a region of calls: one that reads as text arrives, or else one that waits until the region is whole."""
+    options, shape = field.options, field.shape
     if shape is None:
         return PythonCallsReader(sink, opening)
     call_id = captures.get(shape.id[0]) or None if shape.id else None
-    is_lax = options.get("unquoted_keys") or options.get("string_delims")
-    dialect = Literals(options.get("string_delims", ())) if is_lax else None
     named_by_marker = shape.name[0] != "content" and shape.arguments == ("content",) and not shape.each
     if field.kind == "json" and not options.get("allow_non_json"):
         if named_by_marker:
-            return ArgumentsReader(sink, opening, captures[shape.name[0]], call_id, dialect)
+            return ArgumentsReader(sink, opening, captures.get(shape.name[0], ""), call_id, field.dialect)
         if len(shape.name) == len(shape.arguments) == 2 and shape.name[0] == "content" and shape.arguments[0] == "content":
             return EnvelopeReader(
                 sink,
@@ -268,12 +288,10 @@ def _reader(field: Field, opened: regex.Match[str], sink: CallSink) -> CallReade
                 arguments_key=shape.arguments[1],
                 id_key=shape.id[1] if shape.id and len(shape.id) == 2 else None,
                 known_keys_only=not opening.strip(),
-                dialect=dialect,
+                dialect=field.dialect,
             )
-    if field.kind == "xml-inline" and named_by_marker and not options.get("merge_duplicates"):
-        pattern = TagPattern.cut(options.get("tag_pattern", ""))
-        if pattern is not None:
-            return TagsReader(sink, opening, captures[shape.name[0]], call_id, pattern, options.get("value_parser"))
+    if field.cut_tag is not None and named_by_marker:
+        return TagsReader(sink, opening, captures.get(shape.name[0], ""), call_id, field.cut_tag, options.get("value_parser"))
     return WholeReader(sink, opening, field, {key: text for key, text in captures.items() if text})
 
 

@@ -17,9 +17,9 @@ class ValueScanner:
         self.in_string = False
         self.is_done = False
 
-    def take(self, text: str) -> int:
-        """How much of the text belongs to the value."""
-        at = int(self._escaped)
+    def take(self, text: str, at: int = 0) -> int:
+        """Read a piece from an index on; returns the index where the value ends, or the length of the piece."""
+        at += int(self._escaped)
         self._escaped = False
         while found := (_IN_STRING if self.in_string else _STRUCTURE).search(text, at):
             at = found.end()

@@ -4,39 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
-
-import regex
 
 from jaxserve.chat_parsing.calls import CallReader, CallSink, MalformedCallError
 from jaxserve.chat_parsing.scanner import ValueScanner
+from jaxserve.chat_parsing.search import Search
+from jaxserve.chat_parsing.template import TagPattern
 from jaxserve.chat_parsing.tools import typed_json, types_of
-
-_LEAD = regex.compile(r"(?:\\[ns][*?])?$")
-_VALUE_GROUP = regex.compile(r"\(\?P<value>(?:\.[*+]\??|\[\^[^\]]*\][*+]\??)\)")
-
-
-@dataclass(frozen=True, slots=True)
-class TagPattern:
-    """A tag's pattern cut at its value, which can be read so before it is whole. `lead`: white space that may lead it."""
-
-    head: regex.Pattern[str]
-    lead: regex.Pattern[str]
-    tail: regex.Pattern[str]
-
-    @classmethod
-    def cut(cls, pattern: str) -> TagPattern | None:
-        """None if the value is anything but plain text between two patterns."""
-        parts = _VALUE_GROUP.split(pattern)
-        if len(parts) != 2 or "(?P<key>" not in parts[0]:
-            return None
-        lead = _LEAD.search(parts[0])
-        assert lead is not None
-        try:
-            return cls(*(regex.compile(part, regex.DOTALL) for part in (parts[0][: lead.start()], lead[0], parts[1])))
-        except regex.error:
-            return None
 
 
 class TagsReader(CallReader):
@@ -64,6 +38,9 @@ class TagsReader(CallReader):
         self._types: tuple[str, ...] | None = None  # of the value that is being read
         self._is_text = False
         self._at_start = False
+        self._search: Search | None = None  # for the next tag, or for the end of the value
+        self._value = ValueScanner()  # what of it was read to tell whether a tag is in a string
+        self._scanned_to = 0
 
     @property
     def inside_string(self) -> bool:
@@ -81,64 +58,71 @@ class TagsReader(CallReader):
             self._begun = True
         return self._read_head() if self._types is None else self._read_value()
 
+    def _found(self, search: Search) -> bool:
+        """Read on in a search; whether it has found something, which is read then."""
+        search.advance()
+        self._search = search if search.match is None else None
+        return search.match is not None
+
     def _read_head(self) -> bool:
-        found = self._pattern.head.search(self._buffer, partial=True)
-        if found is None or found.partial:
+        search = self._search or Search(self._pattern.head, self._text, self._text.at)
+        is_found = self._found(search)
+        self._text.at = search.certain_to
+        if not is_found:
             return False
-        tool, key = self._sink.tool(self._name), found["key"]
+        assert search.match is not None
+        self._text.at = search.match.end
+        groups = search.match.groups
+        tool, key = self._sink.tool(self._name), groups["key"]
         types = () if tool is None else types_of(tool.property_schema(key), tool.parameters)
-        self._types = _said(types, found.groupdict())
+        self._types = _said(types, groups, tells_text=self._pattern.tells_text)
         self._is_text = self._types == ("string",)
         self._sink.arguments(f"{self._separator}{_json(key)}: " + ('"' if self._is_text else ""))
         self._separator = ", "
-        self._buffer = self._buffer[found.end() :]
         self._at_start = True
         return True
 
     def _read_value(self) -> bool:
         assert self._types is not None
         if self._at_start:
-            lead = self._pattern.lead.match(self._buffer)
-            rest = self._buffer[lead.end() :] if lead is not None else self._buffer
-            self._buffer, self._at_start = rest or self._buffer, not rest
-            if not rest:
+            if self._token(self._pattern.lead) is None:
                 return False
-        found = self._tail()
-        is_whole = found is not None and not found.partial
-        end = len(self._buffer) if found is None else found.start()
+            self._at_start, self._value, self._scanned_to = False, ValueScanner(), self._text.at
+        search = self._search or Search(self._pattern.tail, self._text, self._text.at)
+        is_whole = self._found(search)
         if self._is_text:
-            self._sink.arguments(_json(self._buffer[:end])[1:-1] + ('"' if is_whole else ""))
-            self._buffer = self._buffer[end:]
-            end = 0
-        if found is None or not is_whole:
+            self._sink.arguments(_json(self._text.take(search.certain_to))[1:-1] + ('"' if is_whole else ""))
+        if search.match is None:
             return False
         if not self._is_text:
-            self._sink.arguments(typed_json(self._buffer[:end], self._types, reads_json=self._reads_json))
-        self._buffer = self._buffer[end + len(found[0]) :]
+            if self._ends_in_string(search.match.start):
+                self._search = Search(self._pattern.tail, self._text, search.match.end)
+                return True
+            value = self._text.take(search.match.start)
+            self._sink.meter.examined += (1 + min(len(self._types), 2)) * len(value)  # as JSON, as an object, as a list
+            self._sink.arguments(typed_json(value, self._types, reads_json=self._reads_json))
+        self._text.at = search.match.end
         self._types = None
         return True
 
-    def _tail(self) -> regex.Match[str] | None:
-        """The end of the value, or what may be the beginning of it; a tag in a string of JSON is none."""
-        found = self._pattern.tail.search(self._buffer, partial=True)
-        while found is not None and not found.partial and not self._is_text and _ends_in_string(self._buffer[: found.start()]):
-            found = self._pattern.tail.search(self._buffer, found.end(), partial=True)
-        return found
+    def _ends_in_string(self, end: int) -> bool:
+        """Whether a tag at `end` is in a string of JSON, and so does not end the value."""
+        text = self._text.text(self._scanned_to, end)
+        if self._scanned_to == self._text.at:
+            text = text.lstrip()
+            if text[:1] not in ("{", "["):
+                return False
+        self._scanned_to = end
+        self._value.take(text)
+        return self._value.in_string
 
 
-def _said(types: tuple[str, ...], groups: Mapping[str, str | None]) -> tuple[str, ...]:
+def _said(types: tuple[str, ...], groups: Mapping[str, str], *, tells_text: bool) -> tuple[str, ...]:
     """Of the types that a tool allows, those that the tag says; all of them if it says none of these."""
-    if "text" not in groups:
+    if not tells_text:
         return types
-    is_text = groups["text"] is not None
+    is_text = "text" in groups
     return tuple(name for name in types if (name == "string") == is_text) or types or (("string",) if is_text else ())
-
-
-def _ends_in_string(text: str) -> bool:
-    scanner = ValueScanner()
-    start = text.lstrip()
-    scanner.take(start if start[:1] in ("{", "[") else "")
-    return scanner.in_string
 
 
 def _json(value: str) -> str:

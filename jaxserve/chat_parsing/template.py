@@ -7,12 +7,15 @@ The format is described in transformers' documentation, "Response parsing". What
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import regex
 
+from jaxserve.chat_parsing.automaton import Pattern
+from jaxserve.chat_parsing.literals import Dialect, read_dialect
 from jaxserve.chat_parsing.patterns import shortest_text
+from jaxserve.chat_parsing.search import find_all
 
 Role = Literal["reasoning", "content", "tool_calls"]
 # transformers' own server says reasoning_content, its documentation thinking.
@@ -34,7 +37,8 @@ _WRITES: Mapping[Role, frozenset[str]] = {
     "tool_calls": frozenset({"trigger", "unmarked", "prelude", "begin", "call", "parameter", "between", "end"}),
 }
 CALL_KINDS = frozenset({"json", "xml-inline", "kv-lines", "python-calls"})
-_PROBES = " \n\tazAZ09_-.<>|/\"'{[(\x00é"  # one of each kind that patterns tell apart
+_LEAD = regex.compile(r"(?:\\[ns][*?])?$")
+_VALUE_GROUP = regex.compile(r"\(\?P<value>(?:\.[*+]\??|\[\^[^\]]*\][*+]\??)\)")
 PLACEHOLDER = regex.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
@@ -47,7 +51,7 @@ class Marker:
         source: the pattern as it was given; empty if it is literals.
     """
 
-    pattern: regex.Pattern[str]
+    pattern: Pattern
     literals: tuple[str, ...] = ()
     source: str = ""
 
@@ -56,12 +60,32 @@ class Marker:
         """How to write it; None if the pattern leaves that open."""
         return self.literals[0] if self.literals else shortest_text(self.source)
 
-    def may_grow(self, text: str) -> bool:
-        """Whether a match of `text` at the end of what has come may become a longer one with what comes."""
-        if self.literals:
-            return any(other != text and other.startswith(text) for other in self.literals)
-        probes = {*self.source, *_PROBES}
-        return any(self.pattern.fullmatch(text + probe, partial=True) is not None for probe in probes)
+
+@dataclass(frozen=True, slots=True)
+class TagPattern:
+    """A tag's pattern cut at its value, which can be read so before it is whole. `lead`: white space that may lead it."""
+
+    head: Pattern
+    lead: Pattern
+    tail: Pattern
+
+    @property
+    def tells_text(self) -> bool:
+        """Whether a group of the tag says that its value is a string."""
+        return "text" in self.head.group_tags
+
+    @classmethod
+    def cut(cls, pattern: str) -> TagPattern | None:
+        """None if the value is anything but plain text between two patterns."""
+        parts = _VALUE_GROUP.split(pattern)
+        if len(parts) != 2 or "(?P<key>" not in parts[0]:
+            return None
+        lead = _LEAD.search(parts[0])
+        assert lead is not None
+        try:
+            return cls(*(Pattern(part) for part in (parts[0][: lead.start()], lead[0], parts[1])))
+        except ValueError:
+            return None
 
 
 Place = tuple[str, ...]  # ("name",): a named group of a marker; ("content", "arguments"): keys of the region's content
@@ -79,7 +103,13 @@ class CallShape:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One region of a response. `kind` is `content` of the format, `options` its `content_args`."""
+    """One region of a response. `kind` is `content` of the format, `options` its `content_args`.
+
+    Attributes:
+        dialect: what the JSON of calls is written in, if it is another one.
+        tag: of calls in tags, the pattern of a tag.
+        cut_tag: the same cut at the tag's value, if it can be.
+    """
 
     role: Role
     open: Marker | None
@@ -89,6 +119,9 @@ class Field:
     join: str | None
     shape: CallShape | None
     writes: Mapping[str, str]
+    dialect: Dialect | None = field(default=None, compare=False)
+    tag: Pattern | None = None
+    cut_tag: TagPattern | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +172,7 @@ class ResponseTemplate:
 
     def tail(self, prompt: str) -> str | None:
         """What the prompt already has of the assistant's turn; None if it does not show where that begins."""
-        ends = [match.end() for match in self.start.pattern.finditer(prompt)]
+        ends = [match.end for match in find_all(self.start.pattern, prompt)]
         return prompt[ends[-1] :] if ends else None
 
 
@@ -155,14 +188,14 @@ def load_template(spec: Mapping[str, Any]) -> ResponseTemplate:
     if not isinstance(raw, Mapping) or not raw:
         raise ValueError("response_template.fields must be an object with at least one field")
     fields: dict[Role, Field] = {}
-    for name, field in raw.items():
+    for name, region in raw.items():
         role = _ROLES.get(name)
         if role is None or role in fields:
             raise ValueError(f"response_template.fields has {name}; one each of thinking, content and tool_calls can be served")
-        fields[role] = _field(f"fields.{name}", role, field)
-    if sum(field.open is None for field in fields.values()) > 1:
+        fields[role] = _field(f"fields.{name}", role, region)
+    if sum(item.open is None for item in fields.values()) > 1:
         raise ValueError("response_template: at most one field may do without open and open_pattern")
-    if any(field.open is None and role != "content" for role, field in fields.items()):
+    if any(item.open is None and role != "content" for role, item in fields.items()):
         raise ValueError("response_template: only content may do without open and open_pattern")
     start = _marker("response_template", spec, "start_anchor", "start_anchor_pattern")
     if start is None:
@@ -190,9 +223,16 @@ def _field(scope: str, role: Role, spec: Any) -> Field:
         raise ValueError(f"{scope}.join must be a string")
     shape = None
     if role == "tool_calls" and kind != "python-calls":
-        groups = frozenset(open_marker.pattern.groupindex) if open_marker else frozenset()
+        groups = frozenset(open_marker.pattern.group_tags) if open_marker else frozenset()
         shape = _call_shape(scope, spec.get("transform"), each=bool(spec.get("transform_each")), groups=groups)
-    return Field(role, open_marker, _marker(scope, spec, "close", "close_pattern"), kind, options, join, shape, writes)
+    close_marker = _marker(scope, spec, "close", "close_pattern")
+    tag = _pattern(f"{scope}.content_args.tag_pattern", options.get("tag_pattern", "")) if kind == "xml-inline" else None
+    cut_tag = TagPattern.cut(tag.source) if tag is not None and not options.get("merge_duplicates") else None
+    try:
+        dialect = read_dialect(options)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{scope}.content_args: {error}") from error
+    return Field(role, open_marker, close_marker, kind, options, join, shape, writes, dialect, tag, cut_tag)
 
 
 def _marker(scope: str, spec: Mapping[str, Any], literal_key: str, pattern_key: str) -> Marker | None:
@@ -200,17 +240,21 @@ def _marker(scope: str, spec: Mapping[str, Any], literal_key: str, pattern_key: 
         raise ValueError(f"{scope} has both {literal_key} and {pattern_key}")
     if pattern_key in spec:
         source = spec[pattern_key]
-        try:
-            return Marker(regex.compile(source, regex.DOTALL), source=source)
-        except (regex.error, TypeError) as error:
-            raise ValueError(f"{scope}.{pattern_key} is not a regular expression: {error}") from error
+        return Marker(_pattern(f"{scope}.{pattern_key}", source), source=source)
     if literal_key not in spec:
         return None
     literals = spec[literal_key] if isinstance(spec[literal_key], list) else [spec[literal_key]]
     if not literals or not all(isinstance(text, str) and text for text in literals):
         raise ValueError(f"{scope}.{literal_key} must be a text or a list of texts, none of them empty")
     longest_first = sorted(set(literals), key=len, reverse=True)
-    return Marker(regex.compile("|".join(map(regex.escape, longest_first))), tuple(literals))
+    return Marker(Pattern("|".join(map(regex.escape, longest_first))), tuple(literals))
+
+
+def _pattern(scope: str, source: Any) -> Pattern:
+    try:
+        return Pattern(source)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{scope} {error}") from error
 
 
 def _call_shape(scope: str, transform: Any, *, each: bool, groups: frozenset[str]) -> CallShape:

@@ -17,6 +17,7 @@ JSON_TYPES = ("string", "number", "boolean", "null", "array", "object")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _NOTHING = object()
 _MAX_REFERENCES = 16
+_MAX_SCALAR = 5000  # characters of a number, which Python limits to 4,300 digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,10 @@ def _types(schema: Schema, root: Schema, seen: set[int]) -> list[str]:
 
 def typed_value(text: str, types: Sequence[str]) -> Any:
     """The value that a text stands for where one of `types` is asked for; the text itself where it is none of them."""
+    stripped = text.strip()
     for name in types:
-        read = _READERS.get(name)
-        value = read(text.strip()) if read else _NOTHING
+        read = (_CONTAINERS if len(stripped) > _MAX_SCALAR else _READERS).get(name)
+        value = read(stripped) if read else _NOTHING
         if value is not _NOTHING:
             return value
     return text
@@ -181,11 +183,11 @@ def _container(kind: type) -> Callable[[str], Any]:
     return read
 
 
+_CONTAINERS: Mapping[str, Callable[[str], Any]] = {"object": _container(dict), "array": _container(list)}
 _READERS: Mapping[str, Callable[[str], Any]] = {
+    **_CONTAINERS,
     "integer": _integer,
     "number": _number,
     "boolean": _boolean,
     "null": _null,
-    "object": _container(dict),
-    "array": _container(list),
 }

@@ -6,12 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import regex
-
+from jaxserve.chat_parsing.automaton import Pattern
 from jaxserve.chat_parsing.calls import CallReader, CallSink, MalformedCallError
-from jaxserve.chat_parsing.literals import Literals
+from jaxserve.chat_parsing.literals import Dialect, Literals, read_dialect
+from jaxserve.chat_parsing.search import find_all
+from jaxserve.chat_parsing.stream import Meter, TextStream
 from jaxserve.chat_parsing.template import Field, Place
 from jaxserve.chat_parsing.tools import Tool, typed_value, types_of
+
+_PASSES = 3  # over the text of a region: it is translated, parsed and written
 
 
 class WholeReader(CallReader):
@@ -25,13 +28,14 @@ class WholeReader(CallReader):
         shape = self._field.shape
         assert shape is not None
         try:
-            content = parse_content(self._buffer, self._field.kind, self._field.options)
+            text = self._text.take()
+            self._sink.meter.examined += _PASSES * len(text)
+            content = _parse_region(text, self._field)
             items = content if shape.each else [content]
             scopes = [{**self._captures, "content": item} for item in items]
             calls = [(_at(scope, shape.name), _at(scope, shape.arguments), shape.id and _at(scope, shape.id)) for scope in scopes]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise MalformedCallError("the region is not what the template says") from error
-        self._buffer = ""
         for name, arguments, call_id in calls:
             if not isinstance(name, str):
                 raise MalformedCallError("the call's name is no string")
@@ -44,8 +48,14 @@ class WholeReader(CallReader):
         return False
 
 
-def parse_content(text: str, kind: str, options: Mapping[str, Any]) -> Any:
-    """What the text of a region is by its content type. Raises ValueError where it is not of that type."""
+def _parse_region(text: str, field: Field) -> Any:
+    if field.tag is not None:
+        return _parse_tags(text, field.tag, field.options)
+    return parse_content(text, field.kind, field.options, field.dialect)
+
+
+def parse_content(text: str, kind: str, options: Mapping[str, Any], dialect: Dialect | None = None) -> Any:
+    """Parse the text of a region by its content type. Raises ValueError if it is not of that type."""
     stripped = text.strip() if options.get("strip", True) else text
     match kind:
         case "text":
@@ -57,19 +67,20 @@ def parse_content(text: str, kind: str, options: Mapping[str, Any]) -> Any:
         case "bool":
             return stripped.lower() in ("true", "1")
         case "json":
-            return _parse_json(text, stripped, options)
+            return _parse_json(text, stripped, options, dialect or read_dialect(options))
         case "xml-inline":
-            return _parse_tags(text, options)
+            return _parse_tags(text, Pattern(options["tag_pattern"]), options)
         case "kv-lines":
             return _parse_lines(text, options)
         case _:
             raise ValueError(f"there is no content type {kind}")
 
 
-def _parse_json(text: str, stripped: str, options: Mapping[str, Any]) -> Any:
-    if options.get("unquoted_keys") or options.get("string_delims"):
-        dialect = Literals(options.get("string_delims", ()))
-        text = dialect.translate(f"{text}\n") + dialect.rest
+def _parse_json(text: str, stripped: str, options: Mapping[str, Any], dialect: Dialect | None) -> Any:
+    if dialect is not None:
+        stream = TextStream(Meter())
+        stream.push(f"{text}\n")
+        text = Literals(stream, dialect).translate() + stream.take()
     try:
         return json.loads(text)
     except ValueError:
@@ -78,10 +89,10 @@ def _parse_json(text: str, stripped: str, options: Mapping[str, Any]) -> Any:
         raise
 
 
-def _parse_tags(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_tags(text: str, tag: Pattern, options: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, list[Any]] = {}
-    for found in regex.finditer(options["tag_pattern"], text, flags=regex.DOTALL):
-        values.setdefault(found["key"], []).append(_parse_value(found["value"] or "", options))
+    for found in find_all(tag, text):
+        values.setdefault(found.groups["key"], []).append(_parse_value(found.groups.get("value", ""), options))
     keeps_all = options.get("merge_duplicates", False)
     return {key: items if keeps_all and len(items) > 1 else items[-1] for key, items in values.items()}
 

@@ -1,0 +1,165 @@
+"""Searches for patterns in a stream; each goes on with the next piece where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from jaxserve.chat_parsing.automaton import END, START, Edge, Pattern
+from jaxserve.chat_parsing.stream import Meter, TextStream
+
+_Positions = list[int]  # by tag, -1: not set; shared between threads and never changed
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A match by its positions in the stream; `groups`: the texts of the named groups that took part."""
+
+    start: int
+    end: int
+    groups: Mapping[str, str]
+
+
+class Search:
+    """The search for the first match that starts at `at` or later; if `anchored`, for one that starts there.
+
+    Attributes:
+        match: the match, once no further text can change it.
+        position: how far the text has been read.
+    """
+
+    def __init__(
+        self, pattern: Pattern, stream: TextStream, at: int, *, anchored: bool = False, limit: int | None = None
+    ) -> None:
+        """`limit`: the length at which the beginning of a match is given up."""
+        self.pattern = pattern
+        self.match: Match | None = None
+        self.position = max(stream.start, at - pattern.look_behind)
+        self._stream, self._at, self._anchored, self._limit = stream, at, anchored, limit
+        self._unset = [-1] * pattern.tag_count
+        self._accepted: tuple[_Positions, int] | None = None
+        self._threads: list[_Positions] = []
+        self._state, self._is_fresh = pattern.idle.state, True
+        self._enter(pattern.begin(at_start=self.position == 0, open=self.position >= at))
+        self._decide()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is a match, or there cannot be one any more."""
+        return not self._state.threads
+
+    @property
+    def certain_to(self) -> int:
+        """The position before which no match can start; that of the match if there is one."""
+        if self.match is not None:
+            return self.match.start
+        if self.is_over:
+            return self._stream.end
+        threads = self._threads if self._accepted is None else [*self._threads, self._accepted[0]]
+        return min(self.position if thread[START] < 0 else thread[START] for thread in threads)
+
+    def advance(self, *, final: bool = False) -> None:
+        """Read what the stream has. `final`: no text follows."""
+        while self._state.threads and self.position < self._stream.end:
+            before = self.position
+            self._read(*self._stream.chunk(before))
+            self._stream.meter.examined += self.position - before
+        if final and self._state.threads:
+            accepted = self.pattern.finish(self._state)
+            if accepted is not None:
+                self._accepted = self._noted(*accepted), self.position
+            self._state = self.pattern.after(self._state, len(self._state.threads))
+        self._decide()
+
+    def _read(self, chunk: str, index: int) -> None:
+        """Read a piece from an index on, as far as is needed."""
+        pattern, offset, first = self.pattern, self.position - index, self.pattern.first_characters
+        restarts = not self._anchored and self._accepted is None
+        while index < len(chunk):
+            if self._is_fresh and restarts and first is not None and offset + index >= max(self._at, 1):
+                found = first.search(chunk, index)
+                index = len(chunk) if found is None else found.start()
+                self.position = offset + index
+                self._enter(pattern.idle)
+                if found is None:
+                    return
+            character = chunk[index]
+            index += 1
+            self.position = offset + index
+            self._enter(pattern.step(self._state, character, restarts=restarts, open=self.position >= self._at))
+            restarts = restarts and self._accepted is None
+            if not self._state.threads:
+                return
+            if self._limit is not None and self.position - self._threads[0][START] > self._limit <= self.position:
+                self._give_up(restarts=restarts)
+
+    def _enter(self, edge: Edge) -> None:
+        if edge.accepted is not None:
+            self._accepted = self._noted(*edge.accepted), self.position
+        if edge.moves is not None:
+            self._threads = [self._noted(source, tags) for source, tags in edge.moves]
+        self._state, self._is_fresh = edge.state, edge.is_fresh
+
+    def _noted(self, source: int, tags: tuple[int, ...]) -> _Positions:
+        positions = self._unset if source < 0 else self._threads[source]
+        if tags:
+            positions = positions.copy()
+            for tag in tags:
+                positions[tag] = self.position
+        return positions
+
+    def _give_up(self, *, restarts: bool) -> None:
+        """Drop the threads that are longer than the limit; a match may begin here instead."""
+        assert self._limit is not None
+        first = next(
+            (n for n, thread in enumerate(self._threads) if self.position - thread[START] <= self._limit or thread[START] < 0),
+            len(self._threads),
+        )
+        self._state, self._threads = self.pattern.after(self._state, first), self._threads[first:]
+        if restarts and not self._threads:
+            self._enter(self.pattern.idle)
+
+    def _decide(self) -> None:
+        if self._state.threads or self._accepted is None or self.match is not None:
+            return
+        positions, position = self._accepted
+        groups = {
+            name: self._stream.text(positions[tag], positions[tag + 1])
+            for name, tag in self.pattern.group_tags.items()
+            if positions[tag] >= 0 and positions[tag + 1] >= 0
+        }
+        self.match = Match(positions[START], position if positions[END] < 0 else positions[END], groups)
+
+
+class TokenMatcher:
+    """Matches patterns at the reading position of a stream, which moves behind each match."""
+
+    def __init__(self, stream: TextStream) -> None:
+        self._stream = stream
+        self._search: Search | None = None
+
+    def match(self, pattern: Pattern) -> Search:
+        """The search for a token that begins here; to be asked for again with more text until it is over."""
+        search = self._search
+        if search is None or search.pattern is not pattern:
+            search = self._search = Search(pattern, self._stream, self._stream.at, anchored=True)
+        search.advance()
+        if search.match is not None:
+            self._stream.at = search.match.end
+        if search.is_over:
+            self._search = None
+        return search
+
+
+def find_all(pattern: Pattern, text: str) -> Iterator[Match]:
+    """All matches in a whole text, none of which overlap."""
+    stream = TextStream(Meter())
+    stream.push(text)
+    at = 0
+    while at <= len(text):
+        search = Search(pattern, stream, at)
+        search.advance(final=True)
+        if search.match is None:
+            return
+        yield search.match
+        at = search.match.end + (search.match.end == search.match.start)
