@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from jaxserve.own_packages import hidden_by, install
+from jaxserve.own_packages import install
 
 if TYPE_CHECKING:
     from jaxserve.errors import JaxserveError
@@ -62,10 +62,4 @@ def __getattr__(name: str) -> Any:
         return version("jaxserve")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(_HOMES[name]), name)
-    except ImportError as error:
-        reason = hidden_by()
-        if reason is None:
-            raise
-        raise ImportError(reason, name=error.name) from None
+    return getattr(import_module(_HOMES[name]), name)

@@ -29,7 +29,8 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    own_process()
+    if arguments is None:
+        own_process()
     given = list(sys.argv[1:] if arguments is None else arguments)
     commands = {name: text for name, text in COMMANDS.items() if find_spec(f"jaxserve.{name}")}
     if given and given[0] in commands:

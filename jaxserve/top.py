@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
 import time
 from collections import deque
@@ -20,6 +21,7 @@ from jaxserve.config.flags import OneLineParser, add_flags, from_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.metrics import catalogue
 from jaxserve.standard_streams import after_output
+from jaxserve.terminal.connections import environment_errors, uses_environment
 from jaxserve.terminal.metrics_page import Change, Page
 from jaxserve.terminal.screen import screen
 
@@ -48,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = vars(_parser().parse_args(argv))
         config = from_flags(TopConfig, settings)
-        with httpx.Client(base_url=config.url, timeout=_SECONDS) as client:
+        with environment_errors(config.url):
+            client = httpx.Client(base_url=config.url, timeout=_SECONDS, trust_env=uses_environment(config.url))
+        with client:
             _watch(client, config, console)
     except JaxserveError as error:
         sys.stderr.write(f"jaxserve: {error.message}\n")
@@ -71,6 +75,9 @@ def _watch(client: httpx.Client, config: TopConfig, console: Console) -> None:
     if config.once:
         console.print(screen(config.url, Change(pages[0], pages[-1]), rates))
         return
+    if console.is_dumb_terminal:
+        raise ConfigError("TERM is dumb, and top moves the cursor: use --once, or another terminal", param="once")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # gives the screen back, as Ctrl-C does
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(screen(config.url, Change(pages[0], pages[-1]), rates), refresh=True)

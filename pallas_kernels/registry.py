@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import import_module
 from typing import Any, Generic, TypeVar, cast
 
 import jax
@@ -94,7 +93,7 @@ def later(module: str, name: str) -> Callable[..., Any]:
     """The function `name` of a module that is imported at the first call: a kernel's compiler costs those who never use it."""
 
     def call(*arguments: Any, **options: Any) -> Any:
-        return getattr(import_module(module), name)(*arguments, **options)
+        return getattr(__import__(module, globals(), None, [name]), name)(*arguments, **options)
 
     return call
 

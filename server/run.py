@@ -110,6 +110,7 @@ class Servers:
                 create_app(client, self._gateway, self._observatory, config, self._storage, self._feeds),
                 lifespan="off",
                 ws="none",
+                workers=1,  # otherwise uvicorn reads WEB_CONCURRENCY, which hosting platforms set
                 log_config=None,
                 log_level="warning",
                 access_log=False,

@@ -6,8 +6,6 @@ import hashlib
 import platform
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import jax
@@ -15,6 +13,7 @@ from jax.sharding import Mesh
 
 from jaxserve.executor.lowering import Lowering
 from jaxserve.jax_settings import keyed_settings
+from jaxserve.own_packages import PACKAGE, ROOT
 from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
 from pallas_kernels import native
 from pallas_kernels.matmul import Matrix
@@ -73,7 +72,7 @@ def _versions() -> dict[str, object]:
     """Of packages, and a digest of this one's code, which changes more often than its version."""
     digest = hashlib.blake2b(digest_size=8)
     for name in TRACED:
-        _add_code(digest, files(name), name)
+        _add_code(digest, Path(PACKAGE) if name == "jaxserve" else Path(ROOT, name), name)
     return {"code": digest.hexdigest(), **{name: _version(name) for name in (*PACKAGES, *CUDA_PACKAGES)}}
 
 
@@ -84,7 +83,7 @@ def _version(package: str) -> str:
         return "none"
 
 
-def _add_code(digest: hashlib.blake2b, folder: Traversable, place: str) -> None:
+def _add_code(digest: hashlib.blake2b, folder: Path, place: str) -> None:
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{place}/{entry.name}"
         if entry.is_dir():

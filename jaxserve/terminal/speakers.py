@@ -18,6 +18,7 @@ from jaxserve.engine.local import LocalEngine
 from jaxserve.errors import ConfigError, InternalError
 from jaxserve.executor.programs import CompileProgress
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.terminal.connections import environment_errors, uses_environment
 from jaxserve.terminal.conversation import Sampling
 from jaxserve.types import ChatMessage, RequestOptions, TokensPrompt
 
@@ -63,7 +64,8 @@ class ServerSpeaker:
         """Find the server and its model. Raises ConfigError."""
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-        client = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout)
+        with environment_errors(url):
+            client = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, trust_env=uses_environment(url))
         try:
             reply = await client.get("/v1/models")
             names = [entry["id"] for entry in _content(reply)["data"]]

@@ -1,12 +1,13 @@
 """Foreign modules named like our packages hide nothing, in processes of ours and in a user's."""
 
+import builtins
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from jaxserve.own_packages import ROOT, OwnPackages, is_command, without_current_directory
+from jaxserve.own_packages import ROOT, OwnPackages, RedirectedImport, foreign_names, is_command, without_current_directory
 
 FOREIGN = {"server.py": "", "sharding.py": "mine = 1", "pallas_kernels/__init__.py": ""}
 
@@ -32,16 +33,23 @@ def test_command_ignores_names_of_current_directory(beside: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_script_gets_ours_through_us_and_its_own_otherwise(beside: Path) -> None:
-    (beside / "program.py").write_text(
-        "import jaxserve\nimport server\nprint(server.__file__)\n"
-        "import jaxserve.aot\nfrom sharding import mine\nfrom jaxserve.own_packages import hidden_by\nprint(hidden_by())\n"
-    )
+@pytest.mark.parametrize("before", [True, False])
+def test_script_and_our_modules_each_get_their_own(beside: Path, before: bool) -> None:
+    imports = ["import server, sharding", "import jaxserve.executor.identity as ours"]
+    lines = [*(imports if before else reversed(imports)), "from sharding import mine", "import pallas_kernels, sys"]
+    shown = "print(server.__file__, pallas_kernels.__file__, sys.modules[ours.Matrix.__module__].__file__, sep='\\n')"
+    (beside / "program.py").write_text("\n".join([*lines, shown]))
     done = run(beside, "program.py")
     assert done.returncode == 0, done.stderr
-    own, hidden = done.stdout.splitlines()
-    assert own == str(beside / "server.py")
-    assert hidden.startswith(f"{beside / 'server.py'} hides jaxserve's own package 'server'")
+    server, kernels, matrix = done.stdout.splitlines()
+    assert server == str(beside / "server.py")
+    assert kernels == str(beside / "pallas_kernels" / "__init__.py")
+    assert Path(matrix).is_relative_to(Path(ROOT) / "pallas_kernels" / "matmul")
+
+
+def test_nothing_is_redirected_without_foreign_modules() -> None:
+    assert foreign_names() == []
+    assert not isinstance(builtins.__import__, RedirectedImport)
 
 
 def test_finder_finds_ours_only_for_us() -> None:
