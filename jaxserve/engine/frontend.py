@@ -309,6 +309,9 @@ class Frontend:
         self._failure = error
         self._fail_all(error)
 
+    def paused(self, error: JaxserveError) -> None:
+        self._failure = error
+
     def found(self, description: EngineDescription) -> None:
         self._engines += 1
         self._model = description.model
