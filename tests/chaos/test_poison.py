@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import httpx
 
 from tests.chaos.test_processes import client_of
 from tests.support.hash_executor import expected
-from tests.support.hash_server import ENGINE, HashServer, hash_server, until
+from tests.support.hash_server import ENGINE, HashServer, hash_server
 
 STEP, DEADLY, TOKENS = 0.01, 259, 60
 
@@ -74,14 +72,3 @@ async def test_poison_that_comes_alone_ends_no_server(tmp_path: Path) -> None:
                 assert_convicted(await ask(client, [1, 2, DEADLY]))
             assert_whole([5, 6], await ask(client, [5, 6]))
         server.until_idle()
-
-
-def test_engines_that_end_idle_end_the_server(tmp_path: Path) -> None:
-    with hash_server(tmp_path, {"max_engine_restarts": 1}) as server:
-        for _ in range(2):
-            server.until_ready()
-            (engine,) = server.pids(ENGINE)
-            os.kill(engine, signal.SIGKILL)
-            until(lambda engine=engine: engine not in server.pids(ENGINE))
-        assert server.popen.wait(60) == 2
-        assert "jaxserve: the engine ended 2 times in a row" in server.err.read_text()

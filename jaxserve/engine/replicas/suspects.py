@@ -33,7 +33,7 @@ class Suspects:
         return bool(self.trial or self._groups)
 
     def deaths(self, names: Collection[str]) -> int:
-        """The most engines that one of these was in when they ended."""
+        """The most engines that one of these was in when they ended, also before it was cleared."""
         return max((self._deaths[one] for one in names), default=0)
 
     def died(self, in_flight: Sequence[str]) -> list[str]:
@@ -74,9 +74,9 @@ class Suspects:
 
     def ended(self, name: str) -> bool:
         """A suspect is in no engine any more and does not come back. Returns whether the trial is over."""
+        self._deaths.pop(name, None)
         if name not in self.trial:
             self._groups = deque(left for group in self._groups if (left := [one for one in group if one != name]))
-            self._deaths.pop(name, None)
             return False
         self.trial.remove(name)
         return self._close_if_over()
@@ -90,8 +90,6 @@ class Suspects:
         if self._passed.issuperset(self.trial):
             self.trial = []
             self._passed.clear()
-            if not self._groups:
-                self._deaths.clear()
             return True
         return False
 
