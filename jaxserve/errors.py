@@ -29,6 +29,7 @@ class ErrorCode(StrEnum):
     QUOTA_EXCEEDED = "quota_exceeded"
     STORAGE_FULL = "storage_full"
     INTERNAL = "internal_error"
+    ENGINE_KILLED = "engine_killed_by_request"
     CONFIG = "invalid_config"
     CHECKPOINT = "invalid_checkpoint"
     UNSUPPORTED_MODEL = "unsupported_model"
@@ -47,9 +48,10 @@ class JaxserveError(Exception):
     code = ErrorCode.INTERNAL
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+        message = printable(message)  # an error reaches clients, logs and other processes: each of them needs valid Unicode
         super().__init__(message)
         self.message = message
-        self.param = param
+        self.param = None if param is None else printable(param)
         self.retry_after = retry_after
 
     def copy(self) -> JaxserveError:
@@ -125,6 +127,12 @@ class InternalError(JaxserveError):
     """This request failed inside the engine; others go on."""
 
     code = ErrorCode.INTERNAL
+
+
+class EngineKilledError(JaxserveError):
+    """The engine process ended while this request ran in it alone; sending it again would end another one."""
+
+    code = ErrorCode.ENGINE_KILLED
 
 
 class AuthenticationError(JaxserveError):
@@ -203,3 +211,32 @@ class UnsupportedModelError(CheckpointError):
     """An architecture or a config value that jaxserve does not implement."""
 
     code = ErrorCode.UNSUPPORTED_MODEL
+
+
+_MAX_BRIEF = 300  # characters of an exception that a message repeats
+
+
+def printable(text: str) -> str:
+    """The text with lone surrogates escaped, so that it can be encoded."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def brief(error: BaseException) -> str:
+    """An exception in one short line; never raises, although `repr` of its arguments may."""
+    try:
+        text = repr(error)
+    except Exception:
+        return type(error).__name__
+    return printable(text if len(text) <= _MAX_BRIEF else f"{text[:_MAX_BRIEF]}...")
+
+
+def is_containable(error: BaseException) -> bool:
+    """Whether an error belongs to the work in progress, not to the process: a panic of a Rust extension does, too."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def contained(error: BaseException, phase: str) -> JaxserveError:
+    """The error that one request ends with after `error` was raised in a phase of its processing, such as "sampling"."""
+    if isinstance(error, JaxserveError):
+        return error.copy()
+    return InternalError(f"the request failed in {phase}: {brief(error)}")

@@ -60,6 +60,7 @@ OUTCOMES: Mapping[ErrorCode, ErrorStatus] = MappingProxyType(
         ErrorCode.QUOTA_EXCEEDED: ErrorStatus(403, "insufficient_quota", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
         ErrorCode.STORAGE_FULL: ErrorStatus(507, "server_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
         ErrorCode.INTERNAL: ErrorStatus(500, "server_error", _STATUS.INTERNAL, retryable=False),
+        ErrorCode.ENGINE_KILLED: ErrorStatus(500, "server_error", _STATUS.INTERNAL, retryable=False),
         ErrorCode.CONFIG: _AT_START,
         ErrorCode.CHECKPOINT: _AT_START,
         ErrorCode.UNSUPPORTED_MODEL: _AT_START,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from jaxserve.engine.activity import Activity, StepTimes
 from jaxserve.engine.awaited import all_done
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.pause import Pause, cut_off, stamped
-from jaxserve.errors import EngineDeadError, InvalidRequestError, ModelNotFoundError
+from jaxserve.errors import EngineDeadError, InvalidRequestError, JaxserveError, ModelNotFoundError, brief
 from jaxserve.executor.base import Executor, StepHandle
 from jaxserve.metrics.turn import Arrival, Turn
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -33,6 +34,8 @@ RECENT = 1 / 16  # weight of the newest step in the average
 
 
 Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 
 def _nothing() -> None:
@@ -83,6 +86,7 @@ class EngineCore:
         self.activity = Activity(time.monotonic())
         self._host_seconds = 0.0  # that the latest turn took besides waiting
         self._failure: BaseException | None = None
+        self._failed_aside: set[str] = set()  # watchers whose failure was logged
         self.death: EngineDeath | None = None
         self.observer: EngineObserver | None = None
         self.publisher: KVEventPublisher | None = None
@@ -118,10 +122,19 @@ class EngineCore:
             adapters.let_go(self.scheduler.sequences.values())
             requests = adapters.resolved(requests)
         wanted = requests[0].params.structured_outputs
-        self.scheduler.add(requests, None if wanted is None else self._require_grammars().constraints(wanted))
+        constraint = None if wanted is None else self._require_grammars().constraints(wanted)
+        try:
+            self.scheduler.add(requests, constraint)
+        except JaxserveError:
+            raise
+        except BaseException:
+            with self._fatal():  # unless it left something behind, it is this request's alone
+                self.scheduler.check()
+            raise
         if self.observer is not None:
             arrivals = [Arrival(one.id, one.service_class.value, len(one.prompt), one.arrival, one.tenant) for one in requests]
-            self.observer.arrived(arrivals)
+            with self._aside("metrics"):
+                self.observer.arrived(arrivals)
 
     def prepare(self, requests: Sequence[EngineRequest]) -> Future[Any] | None:
         """Done when the sequences of a request can be added at once; None if they can be now.
@@ -151,7 +164,8 @@ class EngineCore:
         """End sequences now; their pages are free for the next plan. Returns those that were active."""
         aborted = self.scheduler.abort(ids)
         if self.observer is not None:
-            self.observer.aborted(aborted, self.scheduler.clock.now())
+            with self._aside("metrics"):
+                self.observer.aborted(aborted, self.scheduler.clock.now())
         return aborted
 
     def settle(self) -> None:
@@ -202,9 +216,9 @@ class EngineCore:
             yield
         except BaseException as error:
             self._failure = error
-            self.pause.fail(EngineDeadError(f"the engine died: {error!r}"))
+            self.pause.fail(EngineDeadError(f"the engine died: {brief(error)}"))
             dump = self._dumper.dump(error) if self._dumper is not None and isinstance(error, Exception) else None
-            self.death = EngineDeath(repr(error), time.time(), None if dump is None else str(dump))
+            self.death = EngineDeath(brief(error), time.time(), None if dump is None else str(dump))
             raise
 
     def begin(self, expected: float | None) -> None:
@@ -219,6 +233,16 @@ class EngineCore:
         yield
         self.begin(before)
 
+    @contextmanager
+    def _aside(self, what: str) -> Iterator[None]:
+        """For what watches the engine: its failure is logged once, and the engine works on."""
+        try:
+            yield
+        except Exception:
+            if what not in self._failed_aside:
+                self._failed_aside.add(what)
+                logger.exception("%s failed; later failures of it are not logged", what)
+
     def beating(self, steps: Iterable[Result]) -> Iterator[Result]:
         """The same, and at each it is told that the engine turns: for what takes long between two turns."""
         for one in steps:
@@ -232,7 +256,7 @@ class EngineCore:
     def check_alive(self) -> None:
         """Raise EngineDeadError after a step failed."""
         if self._failure is not None:
-            raise EngineDeadError(f"the engine died: {self._failure!r}")
+            raise EngineDeadError(f"the engine died: {brief(self._failure)}")
 
     def emitted(self) -> None:
         """What the last `step` returned is on its way: the turn is over, and those are told of it who watch."""
@@ -246,11 +270,13 @@ class EngineCore:
         turn.counts = scheduler.counts()
         turn.idle = not self.has_work
         turn.ended = scheduler.clock.now()
-        observer.turned(turn)
+        with self._aside("metrics"):
+            observer.turned(turn)
 
     def tell(self) -> None:
         """Those who follow the prefix cache hear what changed; for what changes it between two turns."""
-        self.scheduler.cache.prefixes.tell()
+        with self._aside("KV events"):
+            self.scheduler.cache.prefixes.tell()
 
     def close(self) -> None:
         """It does nothing any more, and nobody is told of it."""
@@ -273,18 +299,19 @@ class EngineCore:
         if self.pause.is_on:
             self.scheduler.expire()
         plan = None if self.pause.is_on else self.scheduler.schedule()
-        updates += self.scheduler.take_ended()
         turn.planned = turn.launched = clock.now()
         submitted = None
         if plan is not None:
             if self._dumper is not None:
-                self._dumper.ring.planned(plan, self.scheduler.sequences)
+                with self._aside("the flight recorder"):
+                    self._dumper.ring.planned(plan, self.scheduler.sequences)
             with self._expecting(None):  # it returns at once, unless it compiles
                 handle = self.executor.submit(plan)
             turn.launched = clock.now()
             turn.step, turn.rows, turn.tokens = plan.step, plan.num_rows, plan.num_tokens
             turn.drafts, turn.prefill_tokens = int(plan.num_drafts.sum()), self.scheduler.view.prefill_tokens(plan.step)
             submitted = (plan, handle, turn.launched)
+        updates += self.scheduler.take_ended()  # after the step was submitted: sequences that failed are still in its plan
         if self._overlap:
             submitted, self._in_flight = self._in_flight, submitted
         elif submitted is not None:
@@ -302,7 +329,8 @@ class EngineCore:
             turn.waited = turn.waited or turn.applied
         self._host_seconds = turn.launched - begins + turn.applied - turn.waited
         if self.observer is not None:
-            self.observer.updated(updates, max(turn.applied, turn.launched))
+            with self._aside("metrics"):
+                self.observer.updated(updates, max(turn.applied, turn.launched))
         return updates
 
     def _choose(self, plan: Plan, handle: StepHandle) -> None:
@@ -310,7 +338,8 @@ class EngineCore:
         masks = self.scheduler.masks(plan)
         if masks is not None:
             if self._dumper is not None:
-                self._dumper.ring.masked(plan, masks)
+                with self._aside("the flight recorder"):
+                    self._dumper.ring.masked(plan, masks)
             handle.choose(masks)
 
     def _collect(self, turn: Turn, plan: Plan, handle: StepHandle, launched: float) -> list[Update]:
@@ -324,5 +353,6 @@ class EngineCore:
         self._step_times.took(plan, seconds)
         self.step_seconds += (seconds - self.step_seconds) * (RECENT if self.step_seconds else 1.0)
         if self._dumper is not None:
-            self._dumper.ring.collected(plan, result, seconds)
+            with self._aside("the flight recorder"):
+                self._dumper.ring.collected(plan, result, seconds)
         return stamped(self.scheduler.apply(plan, result, seconds), self.weight_version)

@@ -31,16 +31,16 @@ from jaxserve.engine.streams import EventBuffer, StreamLimits
 from jaxserve.errors import (
     DrainingError,
     ErrorCode,
-    InternalError,
     InvalidRequestError,
     JaxserveError,
     QueueFullError,
     SlowReaderError,
+    contained,
 )
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import Objective, RequestRecord, RequestRecorder
 from jaxserve.pooling.params import PoolingParams
-from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.request import EngineRequest, Update
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.responses import markup_tokens
 from jaxserve.tokenizer.texts import Texts
@@ -181,14 +181,14 @@ class Frontend:
             if isinstance(error, JaxserveError):
                 raise
             logger.exception("a request could not be prepared")
-            raise InternalError(f"the request could not be prepared: {error!r}") from error
+            raise contained(error, "its preparation") from error
         self._requests[name] = stream
         self._streams.update((request.id, stream) for request in requests)
         self._expected.came(stream.tenant, name)
-        self._link.add(requests)
-        if self._watch is None:
-            self._watch_streams()
         try:
+            self._link.add(requests)
+            if self._watch is None:
+                self._watch_streams()
             while not (stream.outputs.done and stream.events.empty):
                 event = await stream.events.take()
                 if stream.demoted and stream.events.empty:
@@ -286,22 +286,35 @@ class Frontend:
                 stream.outputs.fail(outcome.error)  # the engine has nothing of it to end
                 stream.events.fail(outcome.error)
                 continue
-            pushed = stream.outputs.push(outcome)
-            ended += pushed.end
-            record_events(stream.record, pushed.events, now)
-            for event in pushed.events:
-                stream.events.put(event)
-            if pushed.error is not None:
-                stream.events.fail(pushed.error)
-            elif stream.events.behind:
-                self._hold_back(stream)
+            try:
+                ended += self._deliver(stream, outcome, now)
+            except Exception as failure:
+                logger.exception("an output of request %s could not be delivered", stream.outputs.request_id)
+                error = contained(failure, "delivering its output")
+                ended += stream.outputs.fail(error)
+                stream.events.fail(error)
         self._recorder.flush(now)
         if ended:
             self._link.abort(ended)
 
+    def _deliver(self, stream: _Stream, update: Update, now: float) -> list[str]:
+        """Hand what an update gave to the reader. Returns the sequences that the engine must end."""
+        pushed = stream.outputs.push(update)
+        record_events(stream.record, pushed.events, now)
+        for event in pushed.events:
+            stream.events.put(event)
+        if pushed.error is not None:
+            stream.events.fail(pushed.error)
+        elif stream.events.behind:
+            self._hold_back(stream)
+        return pushed.end
+
     def lost(self, error: JaxserveError) -> None:
         self._failure = error
         self._fail_all(error)
+
+    def paused(self, error: JaxserveError) -> None:
+        self._failure = error
 
     def found(self, description: EngineDescription) -> None:
         self._engines += 1

@@ -16,7 +16,7 @@ import msgspec
 
 from jaxserve.engine.apart import Apart
 from jaxserve.engine.core import EngineCore
-from jaxserve.errors import EngineDeadError, JaxserveError, QueueFullError
+from jaxserve.errors import EngineDeadError, JaxserveError, QueueFullError, contained, is_containable
 from jaxserve.scheduler.request import EngineRequest, Update
 
 Result = TypeVar("Result")
@@ -96,7 +96,10 @@ class EngineLoop:
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
         """Hand over the sequences of one request; in an overload it may be refused here. One thread does this."""
-        error = self._core.scheduler.gate.refusal(requests)
+        try:
+            error = self._core.scheduler.gate.refusal(requests)
+        except Exception as failure:
+            error = _contained(failure)
         if error is None:
             self._inbox.put(_Add(requests))
         else:
@@ -135,7 +138,7 @@ class EngineLoop:
                 if updates:
                     self._sink(list(updates))
                 self._core.emitted()
-        except Exception as error:
+        except BaseException as error:  # a panic of a Rust extension is no Exception
             logger.exception("the engine loop died")
             self._on_death(error)
         finally:
@@ -194,8 +197,11 @@ class EngineLoop:
                 if self._waits(requests):
                     return None
             self._core.add(requests)
-        except JaxserveError as error:
-            return Refusal(tuple(request.id for request in requests), error.copy())
+        except BaseException as error:
+            ends_engine = self._core.death is not None and not isinstance(error, JaxserveError)
+            if ends_engine or not is_containable(error):
+                raise
+            return Refusal(tuple(request.id for request in requests), _contained(error))
         self._core.abort(aborted)
         return None
 
@@ -254,6 +260,13 @@ class EngineLoop:
                 return
             if isinstance(message, _Call) and message.done.set_running_or_notify_cancel():
                 message.done.set_exception(EngineDeadError("the engine has ended"))
+
+
+def _contained(error: BaseException) -> JaxserveError:
+    """The error of a request that could not be taken in; an unexpected one is logged."""
+    if not isinstance(error, JaxserveError):
+        logger.error("a request could not be taken in", exc_info=error)
+    return contained(error, "its intake")
 
 
 def _pass_on(done: Future[Any], answer: Future[Any]) -> None:

@@ -11,7 +11,7 @@ from jaxserve.clock import Clock
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
 from jaxserve.engine.prompt_logprobs import PromptLogprobs
 from jaxserve.engine.weight_ranges import WeightRanges
-from jaxserve.errors import InternalError, JaxserveError
+from jaxserve.errors import JaxserveError, contained
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest, Update
 from jaxserve.step.plan import LogprobRows
@@ -124,7 +124,7 @@ class RequestOutputs:
             return self._take(update)
         except Exception as error:
             logger.exception("the output of request %s could not be made", self.request_id)
-            return self._failed(InternalError(f"the output could not be made: {error!r}"))
+            return self._failed(contained(error, "making its output"))
 
     def fail(self, error: JaxserveError) -> list[str]:
         """End the request as a whole with an error. Returns the sequences that had not finished."""

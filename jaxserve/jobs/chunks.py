@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from jaxserve.errors import EngineDeadError, JaxserveError
+from jaxserve.errors import EngineDeadError, EngineKilledError, JaxserveError
 from jaxserve.jobs.answers import STOPS_JOB, Answer, Answerer, NoAnswer
 from jaxserve.jobs.lines import Line
 
 LINGER_SECONDS = 0.05  # that a chunk with room waits for further lines
-MOST_DEATHS = 3  # of engines, in a job: a request that kills every engine it is given must end the job in the end
+MOST_DEATHS = 3  # of engines in a row with nothing answered between, besides those that halve a chunk: then the job ends
 
 LineOutcome = Answer | NoAnswer | JaxserveError
+_Asked = tuple[Line, asyncio.Future[LineOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,11 @@ class Chunks:
         self._send = send
         self._size = size
         self._most = on_the_way
-        self._gathered: deque[tuple[Line, asyncio.Future[LineOutcome]]] = deque()
-        self._sent: dict[int, list[tuple[Line, asyncio.Future[LineOutcome]]]] = {}
-        self._dead: set[str] = set()
+        self._gathered: deque[_Asked] = deque()
+        self._sent: dict[int, list[_Asked]] = {}
+        self._apart: deque[list[_Asked]] = deque()  # halves of chunks that were with engines that died
+        self._suspected: set[int] = set()  # lines that were alone with one
+        self._dead: set[str] = set()  # since the last chunk that was answered
         self._count = 0
         self._lingering: asyncio.TimerHandle | None = None
         self._failure: JaxserveError | None = None
@@ -74,15 +77,21 @@ class Chunks:
         return outcome
 
     def settle(self, data: bytes) -> None:
-        """A chunk came back: answered, or from an engine that died, in which case another one gets its lines."""
+        """A chunk came back: answered, or from an engine that died. Then others get its lines, in halves.
+
+        A line that was alone with two engines that died is what they died of.
+        """
         came: _Outcomes | _Lost = pickle.loads(data)
-        sent = self._sent.pop(came.number, ())  # none: it came twice
+        sent = self._sent.pop(came.number, [])  # none: it came twice
         if isinstance(came, _Lost):
-            self._gathered.extendleft(reversed(sent))
             self._dead.add(came.engine)
-            if len(self._dead) > MOST_DEATHS:
+            if len(self._dead) > MOST_DEATHS + self._size.bit_length():
+                self._apart.append(sent)
                 self.fail(EngineDeadError(f"{len(self._dead)} engines died, one after another: {came.reason}"))
+            else:
+                self._halve(sent)
         else:
+            self._dead.clear()
             for (_, future), outcome in zip(sent, came.outcomes, strict=False):
                 if not future.done():
                     future.set_result(outcome)
@@ -91,13 +100,27 @@ class Chunks:
     def fail(self, error: JaxserveError) -> None:
         """Nothing comes back any more: every line that waits ends with the error, and so do those to come."""
         self._failure = error
-        for _, future in (*self._gathered, *chain.from_iterable(self._sent.values())):
+        for _, future in (*self._gathered, *chain(*self._apart), *chain(*self._sent.values())):
             if not future.done():
                 future.set_result(error.copy())
         self._gathered.clear()
+        self._apart.clear()
         self._sent.clear()
 
+    def _halve(self, sent: list[_Asked]) -> None:
+        if len(sent) == 1 and sent[0][0].number in self._suspected:
+            _, future = sent[0]
+            if not future.done():
+                future.set_result(NoAnswer(EngineKilledError.code, "two engines died while they ran this request alone"))
+            return
+        if len(sent) == 1:
+            self._suspected.add(sent[0][0].number)
+        middle = -(-len(sent) // 2)
+        self._apart.extend(half for half in (sent[:middle], sent[middle:]) if half)
+
     def _move(self) -> None:
+        while self._apart and len(self._sent) < self._most:
+            self._send_these(self._apart.popleft())
         while len(self._gathered) >= self._size and len(self._sent) < self._most:
             self._send_one()
         if self._gathered and self._lingering is None and len(self._sent) < self._most:
@@ -111,7 +134,9 @@ class Chunks:
 
     def _send_one(self) -> None:
         count = min(self._size, len(self._gathered))
-        taken = [self._gathered.popleft() for _ in range(count)]
+        self._send_these([self._gathered.popleft() for _ in range(count)])
+
+    def _send_these(self, taken: list[_Asked]) -> None:
         wanted = [(line, future) for line, future in taken if not future.done()]
         if not wanted:
             return

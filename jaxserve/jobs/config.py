@@ -22,8 +22,10 @@ class JobConfig:
     max_line_mib: int = setting(16, "longest line of the input in MiB; a longer one goes to the error file")
     commit_seconds: float = setting(1.0, "seconds between commits: what a crash makes to be done again, at most")
 
+    suspected_after: int = setting(1, "runs that ended with a line in flight, before it is answered apart", flag=False)
+
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("concurrency", "window", "window_mib", "max_line_mib"):
+        for name in ("concurrency", "window", "window_mib", "max_line_mib", "suspected_after"):
             require_at_least(name, getattr(self, name), 1)
         require_at_least("commit_seconds", self.commit_seconds, 0.01)

@@ -22,6 +22,8 @@ class JobFiles:
         errors: what became of all other lines.
         journal: how far the job is; SQLite, with another file beside it (-journal) while it is written.
         vectors: what is made of the output in the end, if anything.
+
+    A file beside the journal (-running) has the lines in flight.
     """
 
     input: Path
@@ -35,6 +37,11 @@ class JobFiles:
         """The other two named after the output: results.jsonl, results.errors.jsonl, results.jsonl.job."""
         default = output.with_name(f"{output.stem}.errors{output.suffix}")
         return cls(input, output, errors or default, output.with_name(output.name + ".job"), vectors)
+
+    @property
+    def running(self) -> Path:
+        """See `jobs.in_flight`."""
+        return self.journal.with_name(self.journal.name + "-running")
 
     def check(self) -> None:
         """Raise ConfigError for two that are one, or for files that another program seems to have written."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from jaxserve.errors import JaxserveError
+from jaxserve.errors import EngineDeadError, EngineKilledError, JaxserveError
 from jaxserve.jobs.answers import ASKED_AGAIN, STOPS_JOB, Answer, Answerer, NoAnswer
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.journal import State
@@ -28,6 +28,9 @@ Result = TypeVar("Result")
 
 _RETRY_SECONDS = 1.0  # before a refused line is asked again, where the refusal does not say
 _MANY_BYTES = 2**23  # of results that wait to be written: more are not waited for, and nothing new is asked
+
+
+KILLS_ENGINE = NoAnswer(EngineKilledError.code, "the engine process ended twice while it ran this request, at last alone")
 
 
 class Runner:
@@ -53,6 +56,7 @@ class Runner:
         self._position = (storage.state.line, storage.state.offset)  # of the first line that was not read
         self._open: dict[int, int] = {}  # offsets of lines that were read and are not being committed, in the file's order
         self._ready: deque[Waiting] = deque()
+        self._suspected: deque[Waiting] = deque()  # were in flight when a run ended: they are asked last, one at a time
         self._held = 0  # bytes of lines that were read and have no answer
         self._in_flight = 0  # sequences
         self._settled: list[Settled] = []
@@ -94,7 +98,7 @@ class Runner:
         return JobProgress(self._storage.lines, self.counts.copy(), self._before.counts.plus(self.counts))
 
     def _over(self) -> bool:
-        worked_off = self._exhausted and not self._ready and not self._tasks
+        worked_off = self._exhausted and not self._ready and not self._suspected and not self._tasks
         return self._stopped or self._failure is not None or worked_off
 
     def _read(self) -> None:
@@ -107,10 +111,22 @@ class Runner:
             weight = min(sequences(self._ready[0].line.body), self._config.concurrency)
             if self._in_flight + weight > self._config.concurrency:
                 return
-            self._in_flight += weight
-            task = asyncio.create_task(self._watched(self._answer(self._ready.popleft(), weight)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._ready.popleft(), weight)
+        if self._suspected and self._exhausted and not self._ready and not self._tasks:
+            one = self._suspected.popleft()
+            self._held += one.size
+            self._begin(one, sequences(one.line.body), alone=True)
+
+    def _begin(self, one: Waiting, weight: int, *, alone: bool = False) -> None:
+        self._in_flight += weight
+        self._storage.in_flight.begin(one.line.number, alone=alone)
+        task = asyncio.create_task(self._watched(self._answer(one, weight)))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._changed.set()
 
     async def _read_more(self) -> None:
         try:
@@ -122,8 +138,14 @@ class Runner:
     def _take(self, read: Read) -> None:
         self._open.update(read.offsets)
         self._position, self._exhausted = (read.line, read.offset), read.exhausted
-        self._ready.extend(read.waiting)
-        self._held += sum(one.size for one in read.waiting)
+        for one in read.waiting:
+            if one.line.number in self._storage.in_flight.guilty:
+                self._settle(self._results.answered(one.line, KILLS_ENGINE))
+            elif self._storage.in_flight.deaths.get(one.line.number, 0) >= self._config.suspected_after:
+                self._suspected.append(one)
+            else:
+                self._ready.append(one)
+                self._held += one.size
         for error in read.errors:
             self._settle(self._results.invalid(error))
         for number in read.blanks:
@@ -134,6 +156,7 @@ class Runner:
             answer = await self._asked(one)
         finally:
             self._in_flight -= weight
+        self._storage.in_flight.end(one.line.number)
         self._held -= one.size
         self._settle(self._results.answered(one.line, answer))
 
@@ -176,6 +199,8 @@ class Runner:
         complete = self._exhausted and not self._open
         state = State(line, offset, counts=self.progress().all_runs, runs=self._before.runs + 1, complete=complete)
         await self._on_disk(lambda: self._storage.commit(settled, state))
+        for one in settled:
+            self._storage.in_flight.done(one.number)
         self._unwritten -= sum(len(one.data) for one in settled)
         self._changed.set()
 
@@ -196,6 +221,8 @@ class Runner:
             await work
         except Exception as error:
             self._failure = self._failure or error
+            if isinstance(error, EngineDeadError):
+                self._storage.in_flight.died()
         finally:
             self._changed.set()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from jaxserve.errors import ConfigError
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.files import JobFiles
+from jaxserve.jobs.in_flight import InFlight
 from jaxserve.jobs.journal import Identity, Journal, State
 from jaxserve.jobs.reader import Read, Reader, Unchanged
 from jaxserve.jobs.results import Settled
@@ -36,6 +37,7 @@ class Storage:
     Attributes:
         lines: of the shard, blank ones among them.
         state: what was committed last.
+        in_flight: lines that are being answered.
     """
 
     def __init__(self, files: JobFiles, model: JobModel, shard: Shard, config: JobConfig, on_scan: OnScan) -> None:
@@ -62,6 +64,7 @@ class Storage:
                 else:
                     _check_same(before, self.identity, files)
                 at = self.state
+                self.in_flight = opened.enter_context(contextlib.closing(InFlight(files.running)))
                 self._reader = Reader(file, self._journal, config, line=at.line, offset=at.offset, end=end, size=found.size)
             self._closing = opened.pop_all()
 

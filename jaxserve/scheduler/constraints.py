@@ -12,17 +12,20 @@ A row with drafts gets a mask for each token that it may choose: behind a draft 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from jaxserve.clock import Clock
-from jaxserve.errors import InvalidRequestError, JaxserveError
+from jaxserve.errors import InvalidRequestError, JaxserveError, is_containable
+from jaxserve.scheduler.containment import Containment
 from jaxserve.scheduler.request import Constraint, Sequence, Status
 from jaxserve.step.plan import Ints, Plan
 from jaxserve.types import MASK_BITS
 
+PHASE = "computing its mask"
 MAX_FORCED = 63  # tokens behind a chosen one that are computed at once, at most
 
 Rows = ListOf[tuple[int, Sequence]]
@@ -67,11 +70,13 @@ class StepMasks:
 
     Args:
         masker: None if no sequence is ever constrained.
+        containment: takes the sequences whose constraint raises.
     """
 
-    def __init__(self, masker: Masker | None, clock: Clock) -> None:
+    def __init__(self, masker: Masker | None, clock: Clock, containment: Containment | None = None) -> None:
         self._masker = masker
         self._clock = clock
+        self._containment = containment or Containment()
         self.num_rows = self.num_forced = 0
         self.seconds = 0.0
 
@@ -92,16 +97,60 @@ class StepMasks:
         words = np.full((plan.num_rows * width, self._masker.words), -1, np.int32)
         alive = [(row, one) for row, one in rows if one.status is not Status.FINISHED]
         walks = [_Walk(row * width, one, one.constraint, _drafts(plan, row)) for row, one in alive if one.constraint is not None]
-        errors = _fill(self._masker, walks, words)
+        errors = self._fill(self._masker, walks, words)
         words[list(errors)] = -1
         failed = [(one, errors[row * width]) for row, one in alive if row * width in errors]
         dead_ends = {place // width: (place % width, error) for place, error in errors.items() if place % width}
         for row, one in alive:
             if one.status is Status.RUNNING and one.takes_forced and int(np.bitwise_count(words[row * width]).sum()) == 1:
-                one.forced = _forced_behind(one)
+                with self._containment.of(one, PHASE):
+                    one.forced = _forced_behind(one)
         self.num_rows += len(rows)
         self.seconds += self._clock.now() - began
         return Masks(words, failed, dead_ends)
+
+    def _fill(self, masker: Masker, walks: ListOf[_Walk], words: Ints) -> dict[int, JaxserveError]:
+        """Make the masks of rows, all of one place at once, as far as drafts may be chosen; an error for each dead end.
+
+        A constraint that raises fails its sequence alone.
+        """
+        backs: list[tuple[Sequence, Callable[[], None]]] = []
+        for walk in walks:
+            if walk.drafts:
+                with self._containment.of(walk.sequence, PHASE):
+                    backs.append((walk.sequence, walk.constraint.checkpoint()))
+        errors: dict[int, JaxserveError] = {}
+        place = 0
+        while walks:
+            errors |= self._fill_place(masker, walks, place, words)
+            following = []
+            for walk in walks:
+                with self._containment.of(walk.sequence, PHASE):
+                    if walk.first + place not in errors and _goes_on(walk, place, words[walk.first + place]):
+                        following.append(walk)
+            walks = following
+            place += 1
+        for sequence, back in backs:
+            with self._containment.of(sequence, PHASE):
+                back()
+        return errors
+
+    def _fill_place(self, masker: Masker, walks: ListOf[_Walk], place: int, words: Ints) -> dict[int, JaxserveError]:
+        rows = [(walk.first + place, walk.constraint) for walk in walks]
+        try:
+            return masker.fill(rows, words)
+        except BaseException as error:
+            if not is_containable(error):
+                raise
+        errors: dict[int, JaxserveError] = {}
+        for walk, row in zip(walks, rows, strict=True):  # one after another, to find the constraint that raises
+            try:
+                errors |= masker.fill([row], words)
+            except BaseException as error:
+                if not is_containable(error):
+                    raise
+                errors[row[0]] = self._containment.fail(walk.sequence, error, PHASE)
+        return errors
 
 
 class _Walk(NamedTuple):
@@ -117,20 +166,6 @@ def _drafts(plan: Plan, row: int) -> list[int]:
     end, count = int(plan.query_start[row + 1]), int(plan.num_drafts[row])
     drafts: list[int] = plan.tokens[end - count : end].tolist()
     return drafts
-
-
-def _fill(masker: Masker, walks: ListOf[_Walk], words: Ints) -> dict[int, JaxserveError]:
-    """Make the masks of rows, all of one place at once, as far as drafts may be chosen; an error for each that allows nothing."""
-    backs = [walk.constraint.checkpoint() for walk in walks if walk.drafts]
-    errors: dict[int, JaxserveError] = {}
-    place = 0
-    while walks:
-        errors |= masker.fill([(walk.first + place, walk.constraint) for walk in walks], words)
-        walks = [one for one in walks if one.first + place not in errors and _goes_on(one, place, words[one.first + place])]
-        place += 1
-    for back in backs:
-        back()
-    return errors
 
 
 def _goes_on(walk: _Walk, place: int, mask: Ints) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.scheduler.choice import StepChoice
+from jaxserve.scheduler.containment import Containment
 from jaxserve.scheduler.drafting import Drafting, HasRoom, take_back, with_drafts
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.running import RunningSet
@@ -72,12 +73,12 @@ class DeviceDrafting:
 
 
 def drafting_of(
-    speculation: Speculation | DeviceGuesses | None, running: RunningSet, num_slots: int
+    speculation: Speculation | DeviceGuesses | None, running: RunningSet, num_slots: int, containment: Containment
 ) -> Drafting | DeviceDrafting:
     """By who guesses: the host, a draft model on the device, or nobody."""
     if isinstance(speculation, DeviceGuesses):
         return DeviceDrafting(speculation, num_slots)
-    return Drafting(speculation, running)
+    return Drafting(speculation, running, containment)
 
 
 def _chooses(sequence: Sequence) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.scheduler.choice import StepChoice
+from jaxserve.scheduler.containment import Containment
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.speculation.speculation import Row, Speculation, SpeculationCounts
@@ -20,11 +21,13 @@ class Drafting:
 
     Args:
         speculation: guesses; None if nobody does.
+        containment: takes the sequences whose state cannot be read.
     """
 
-    def __init__(self, speculation: Speculation | None, running: RunningSet) -> None:
+    def __init__(self, speculation: Speculation | None, running: RunningSet, containment: Containment | None = None) -> None:
         self._speculation = speculation
         self._running = running
+        self._containment = containment or Containment()
 
     def counted(self, counts: SchedulerCounts) -> SchedulerCounts:
         """With what became of drafts."""
@@ -38,7 +41,7 @@ class Drafting:
             return False
         self._speculation.observe_host(host_seconds)
         decodes = [one for one in self._running.sequences if one.num_output and one.num_computed >= one.num_prompt]
-        rows = [row for one in decodes if (row := _row(self._speculation, one)) is not None]
+        rows = self._rows(self._speculation, decodes)
         return bool(rows) and self._speculation.pays(rows, len(decodes))
 
     def give(self, choice: StepChoice, has_room: HasRoom, *, prompts: bool, limit: float) -> None:
@@ -53,7 +56,7 @@ class Drafting:
         if self._speculation is None:
             return
         chosen = {one.request.id: one for one, count in choice.chosen.items() if count == 1 and _is_known(one)}
-        rows = [row for one in chosen.values() if (row := _row(self._speculation, one)) is not None]
+        rows = self._rows(self._speculation, chosen.values())
         if not rows:
             return
         drafts = self._speculation.drafts(rows, len(choice.chosen), room=choice.tokens.left, prompts=prompts, limit=limit)
@@ -78,6 +81,14 @@ class Drafting:
         """A step of decodes alone took so long."""
         if self._speculation is not None:
             self._speculation.observe(rows, tokens, seconds)
+
+    def _rows(self, speculation: Speculation, sequences: Iterable[Sequence]) -> list[Row]:
+        rows = []
+        for sequence in sequences:
+            with self._containment.of(sequence, "drafting"):
+                if (row := _row(speculation, sequence)) is not None:
+                    rows.append(row)
+        return rows
 
     def ended(self, sequence: Sequence) -> None:
         if self._speculation is not None:

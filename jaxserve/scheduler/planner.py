@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from jaxserve.cache.kv_cache import KVCache
+from jaxserve.scheduler.containment import Containment
 from jaxserve.scheduler.recurrent_states import RecurrentStates
 from jaxserve.scheduler.request import NO_SLOT, Sequence
 from jaxserve.scheduler.running import Footprint
@@ -20,10 +21,14 @@ class Planner:
 
     A row that reaches the end of its sequence samples: its tokens become pending, and the next step may name the last of them as
     its input before the host knows it.
+
+    A row whose readings or sampling state cannot be planned still computes its tokens, since other rows may share its pages; its
+    sequence fails, so its result is discarded.
     """
 
-    def __init__(self, rows: RowTable, footprint: Footprint, cache: KVCache) -> None:
+    def __init__(self, rows: RowTable, footprint: Footprint, cache: KVCache, containment: Containment | None = None) -> None:
         self._rows = rows
+        self._containment = containment or Containment()
         self._states = None if cache.states is None else RecurrentStates(cache, cache.states)
         self._footprint = footprint
         self._step = itertools.count()
@@ -60,14 +65,17 @@ class Planner:
                 tokens.append(sequence.tokens[end - 1])
             else:
                 tokens += sequence.tokens[end - count : end]
-            if sequence.reads and (readout := _readout(row, sequence, end - count, end)) is not None:
-                readouts.append(readout)
+            if sequence.reads:
+                with self._containment.of(sequence, "planning"):
+                    if (readout := _readout(row, sequence, end - count, end)) is not None:
+                        readouts.append(readout)
             sample = sequence.task.generates and end == sequence.num_tokens + len(sequence.drafts)
             samples.append(sample)
             if sample:
                 if not sequence.state_loaded:
-                    starts += _row_starts(sequence)
-                    sequence.state_loaded = True
+                    with self._containment.of(sequence, "planning"):
+                        starts += _row_starts(sequence)
+                        sequence.state_loaded = True
                 sequence.num_pending += 1
                 if sequence.drafts:
                     sequence.num_pending += len(sequence.drafts)

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxserve.cache.sequence_pages import SequencePages
 from jaxserve.errors import InvalidRequestError, JaxserveError
+from jaxserve.sampling.options import RowSource
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.step.plan import Floats, Ints, LogprobRows
 from jaxserve.step.tasks import GENERATE, Task
@@ -161,6 +162,7 @@ class Sequence:
         capacity: tokens that its pages hold.
         commit_at: computed tokens at which its next page is full.
         swap_slots: those that its pages are in, while it waits in the swap space.
+        options: int32[W], its sampling options as the executor gets them.
         prefix_hashes: hashes of its leading full pages, computed once for all look-ups.
         num_cached: prompt tokens found in the prefix cache when it first ran.
         num_shared: tokens of its prompt that others had computed, or would before it, when it came.
@@ -203,6 +205,7 @@ class Sequence:
     capacity: int = 0
     commit_at: int = 0
     swap_slots: list[int] = field(default_factory=list)
+    options: Ints | None = None
     prefix_hashes: list[bytes] = field(default_factory=list)
     num_cached: int = 0
     num_shared: int = 0
@@ -249,6 +252,11 @@ class Sequence:
         """Change the class that it is scheduled in. Who keeps sequences by class must take it out before and back in after."""
         self.service_class = service_class
         self.batch = service_class is ServiceClass.BATCH
+
+    @property
+    def row_source(self) -> RowSource:
+        """What its `options` are made of."""
+        return RowSource(self.request.params, self.request.seed, self.stop_token_ids, masked=self.constraint is not None)
 
     @property
     def is_read(self) -> bool:

@@ -14,7 +14,6 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.page_pool import NULL_PAGE
 from jaxserve.cache.sequence_pages import PrefixMatch
 from jaxserve.cache.swap import SwapSpace
-from jaxserve.sampling.options import RowSource
 from jaxserve.scheduler.estimates import LATE
 from jaxserve.scheduler.request import NO_SLOT, Sequence, Status
 from jaxserve.step.plan import Ints, MoveKind, PageMove
@@ -148,8 +147,8 @@ class RunningSet:
         `expected` output tokens are reckoned with.
         """
         request = sequence.request
-        source = RowSource(request.params, request.seed, sequence.stop_token_ids, masked=sequence.constraint is not None)
-        sequence.slot = self.rows.take(source, sequence.num_prompt + request.params.min_tokens)
+        options = self.rows.pack(sequence.row_source) if sequence.options is None else sequence.options
+        sequence.slot = self.rows.take(options, sequence.num_prompt + request.params.min_tokens)
         sequence.status = Status.RUNNING
         if sequence.swap_slots:
             self._swap_in(sequence)

@@ -10,7 +10,6 @@ This is the life of sequences: they arrive, get tokens, end. `batching` chooses 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 
@@ -19,7 +18,7 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
-from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError, OverloadedError
+from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError, OverloadedError, is_containable
 from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.scheduler.adapters import AdapterTable
@@ -27,6 +26,7 @@ from jaxserve.scheduler.admission import Deadlines, QueueBounds, late_end, late_
 from jaxserve.scheduler.batching import Batcher
 from jaxserve.scheduler.choice import StepChoice
 from jaxserve.scheduler.constraints import Masker, StepMasks, behind
+from jaxserve.scheduler.containment import Containment
 from jaxserve.scheduler.device_drafting import drafting_of
 from jaxserve.scheduler.estimates import OutputLengths, SharedPrefixes
 from jaxserve.scheduler.fairness import TokenWork
@@ -45,8 +45,6 @@ from jaxserve.step.plan import Ints, Plan, Reading, StepResult
 from jaxserve.step.rows import RowTable
 from jaxserve.step.tasks import TASKS, Task
 from jaxserve.types import FinishReason, ServiceClass
-
-logger = logging.getLogger(__name__)
 
 NOT_FINITE = "the model's logits are not finite"
 
@@ -99,10 +97,11 @@ class Scheduler:
         self.cache, self.clock = cache, clock
         self.lengths, self._prefixes = OutputLengths(), SharedPrefixes(cache)
         self._config, self._tasks = config, tasks
-        self._masks, self._max_model_len = StepMasks(masker, clock), max_model_len
+        self._containment = Containment()
+        self._masks, self._max_model_len = StepMasks(masker, clock, self._containment), max_model_len
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len), row_options)
         footprint = Footprint(config.max_num_seqs)
-        self._planner = Planner(self._rows, footprint, cache)
+        self._planner = Planner(self._rows, footprint, cache, self._containment)
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
         self._step_budget = StepBudget(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
         self._waiting = WaitingQueue(self._work, config.aging_s, policy)
@@ -123,7 +122,7 @@ class Scheduler:
             on_preemption,
             policy,
         )
-        self._drafting = drafting_of(speculation, self._running, config.max_num_seqs)
+        self._drafting = drafting_of(speculation, self._running, config.max_num_seqs, self._containment)
         self.batcher = Batcher(
             config,
             policies,
@@ -174,12 +173,12 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any sequence is unfinished, or its end not told."""
-        return bool(self._sequences or self._ended)
+        return bool(self._sequences) or self.has_ended
 
     @property
     def has_ended(self) -> bool:
         """Whether sequences ended outside of a step, and nobody was told."""
-        return bool(self._ended)
+        return bool(self._ended) or self._containment.pending
 
     @property
     def sequences(self) -> Mapping[str, Sequence]:
@@ -205,24 +204,47 @@ class Scheduler:
         overloaded, wait = self._shedding.overload.is_on, self._bounds.uncorrected(first)
         late = not first.may_be_shed and self._bounds.yields(first)
         sequences = {request.id: self._sequence(request) for request in requests}
-        if constraint is not None:
-            for sequence in sequences.values():
+        for sequence in sequences.values():
+            if constraint is not None:
                 sequence.constraint = behind(constraint(), sequence.request.output)
-        for name, sequence in sequences.items():
-            sequence.parent = sequences.get(sequence.request.parent or "")
-            if sequence.parent is not None:
-                sequence.parent.siblings.append(sequence)
-                sequence.prefix_hashes = sequence.parent.prefix_hashes[: sequence.num_prompt // self.cache.page_size]
-            shared = self._prefixes.enter(sequence)
-            sequence.queued_work = 0.0 if late else self._expected_work(sequence, shared)
-            sequence.queued_wait, sequence.late = wait, late
-            self._sequences[name] = sequence
-            self._work.enter(sequence.request.tenant)
-            self._starts.add(sequence.request.queue_deadline, sequence)
-            self._ends.add(sequence.request.deadline, sequence)
+            sequence.options = self._rows.pack(sequence.row_source)
+        try:
+            for sequence in sequences.values():
+                sequence.queued_wait, sequence.late = wait, late
+                self._enter(sequence, sequences.get(sequence.request.parent or ""))
+        except BaseException:  # all or none
+            for sequence in sequences.values():
+                if sequence.request.id in self._sequences:
+                    self._leave(sequence)
+            raise
         for sequence in sequences.values():
             if sequence.parent is None:
                 self._waiting.append(sequence, before_late=overloaded and not late)
+
+    def _enter(self, sequence: Sequence, parent: Sequence | None) -> None:
+        """Count a sequence in. If this raises, nothing was counted."""
+        sequence.parent = parent
+        if parent is not None:
+            sequence.prefix_hashes = parent.prefix_hashes[: sequence.num_prompt // self.cache.page_size]
+        shared = self._prefixes.enter(sequence)
+        try:
+            sequence.queued_work = 0.0 if sequence.late else self._expected_work(sequence, shared)
+        except BaseException:
+            self._prefixes.leave(sequence)
+            raise
+        if parent is not None:
+            parent.siblings.append(sequence)
+        self._sequences[sequence.request.id] = sequence
+        self._work.enter(sequence.request.tenant)
+        self._starts.add(sequence.request.queue_deadline, sequence)
+        self._ends.add(sequence.request.deadline, sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Count a sequence out that holds no pages and does not wait."""
+        sequence.status = Status.FINISHED
+        del self._sequences[sequence.request.id]
+        self._work.leave(sequence.request.tenant)
+        self._prefixes.leave(sequence)
 
     def abort(self, ids: Iterable[str]) -> list[str]:
         """Finish sequences wherever they are; unknown and finished ones are passed over. Returns those that were active."""
@@ -274,10 +296,12 @@ class Scheduler:
             return None
         masks, failed, choice.dead_ends = self._masks.make(plan, choice.masked)
         self._ended += [self._fail(sequence, error) for sequence, error in failed]
+        self._end_failed()
         return masks
 
     def take_ended(self) -> list[Update]:
-        """Sequences that ended outside of a step since the last call: deadlines passed."""
+        """Sequences that ended outside of a step since the last call: deadlines passed, or they failed while it was planned."""
+        self._end_failed()
         ended, self._ended = self._ended, []
         return ended
 
@@ -302,24 +326,29 @@ class Scheduler:
             if sequence.status is Status.FINISHED:  # while the step was in flight: its token is discarded
                 continue
             reading = readings.get(row) if readings else None
-            if samples[row]:
-                logprobs = packed if sequence.request.params.logprobs is not None else None
-                if width == 1:
-                    updates.append(self._take_token(sequence, tokens[row], row, logprobs, reading))
-                else:
-                    count = int(result.num_tokens[row])
-                    self._drafting.verified(sequence, int(plan.num_drafts[row]), count)
-                    most, error = choice.dead_ends.get(row, (count, None))
-                    places = range(row * width, row * width + min(count, most))
-                    updates += self._take_tokens(sequence, tokens, places, logprobs, reading)
-                    if error is not None and count > most:
-                        updates.append(self._fail(sequence, error))
-                if sequence.constraint is not None:
-                    updates += self._follow(sequence)
-            elif reading is not None or not sequence.task.generates:
-                updates += self._take_reading(
-                    sequence, reading or Reading(), last=int(plan.kv_length[row]) == sequence.num_prompt
-                )
+            try:
+                if samples[row]:
+                    logprobs = packed if sequence.request.params.logprobs is not None else None
+                    if width == 1:
+                        updates.append(self._take_token(sequence, tokens[row], row, logprobs, reading))
+                    else:
+                        count = int(result.num_tokens[row])
+                        self._drafting.verified(sequence, int(plan.num_drafts[row]), count)
+                        most, error = choice.dead_ends.get(row, (count, None))
+                        places = range(row * width, row * width + min(count, most))
+                        updates.extend(self._take_tokens(sequence, tokens, places, logprobs, reading))
+                        if error is not None and count > most:
+                            updates.append(self._fail(sequence, error))
+                    if sequence.constraint is not None:
+                        updates.extend(self._follow(sequence))
+                elif reading is not None or not sequence.task.generates:
+                    last = int(plan.kv_length[row]) == sequence.num_prompt
+                    updates.extend(self._take_reading(sequence, reading or Reading(), last=last))
+            except BaseException as failure:
+                if not is_containable(failure):
+                    raise
+                self._containment.fail(sequence, failure, "reading its result")
+        self._end_failed(updates)
         return updates
 
     def check(self) -> None:
@@ -365,13 +394,10 @@ class Scheduler:
     def _take_token(
         self, sequence: Sequence, token: int, row: int, logprobs: PackedLogprobs | None, reading: Reading | None
     ) -> Update:
-        """One of a row's tokens, in one of the result's. Whatever goes wrong with it ends this sequence alone."""
-        try:
-            if token < 0:
-                raise InternalError(NOT_FINITE)
-            reason, matched = self._append(sequence, token)
-        except Exception as error:
-            return self._fail(sequence, error)
+        """One of a row's tokens, in one of the result's. What is raised ends this sequence alone: see `apply`."""
+        if token < 0:
+            raise InternalError(NOT_FINITE)
+        reason, matched = self._append(sequence, token)
         own = None if logprobs is None else logprobs.row(row)
         read = None if reading is None or reading.logprobs is None else PackedLogprobs.of(reading.logprobs)
         name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
@@ -449,12 +475,21 @@ class Scheduler:
         self.promises.ended(sequence, self.clock.now())
         self._finish(sequence)
 
-    def _fail(self, sequence: Sequence, error: Exception) -> Update:
-        if not isinstance(error, JaxserveError):
-            logger.exception("request %s failed", sequence.request.id)
-            error = InternalError(f"the request failed: {error!r}")
+    def _fail(self, sequence: Sequence, error: JaxserveError) -> Update:
         self._finish(sequence)
         return Update(sequence.request.id, error=error)
+
+    def _end_failed(self, ended: list[Update] | None = None) -> None:
+        """End the sequences that failed alone. Raises AssertionError if one of them left an invariant broken."""
+        if not self._containment.pending:
+            return
+        ended = self._ended if ended is None else ended
+        failures = self._containment.take()
+        for sequence, error in failures:
+            if sequence.status is not Status.FINISHED:
+                ended.append(self._fail(sequence, error))
+        if any(isinstance(error, InternalError) for _, error in failures):
+            self.check()
 
     def _displace(self, requests: ListOf[EngineRequest]) -> None:
         """Make room in the queue for requests of a tenant that has less in it than another."""
@@ -491,10 +526,7 @@ class Scheduler:
         else:
             self._waiting.remove(sequence)
             self._running.forget_swapped(sequence)
-        sequence.status = Status.FINISHED
-        del self._sequences[sequence.request.id]
-        self._work.leave(sequence.request.tenant)
-        self._prefixes.leave(sequence)
+        self._leave(sequence)
         self._drafting.ended(sequence)
         if sequence.siblings:  # it ended before its prompt was computed: the next one computes it
             self._waiting.succeed(sequence)

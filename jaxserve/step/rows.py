@@ -55,14 +55,15 @@ class RowTable:
         """Free slots."""
         return len(self._free)
 
-    def take(self, source: RowSource, min_length: int) -> int:
-        """Give a sequence a slot and write its options there; it has its `min_tokens` at `min_length` tokens.
+    def pack(self, source: RowSource) -> Ints:
+        """The words int32[W] of a sequence's options. Raises ValueError or OverflowError for values without room."""
+        return self._options.words(source)
 
-        Whatever is raised, the slot stays free.
-        """
+    def take(self, options: Ints, min_length: int) -> int:
+        """Give a sequence a slot and write its packed options there; it has its `min_tokens` at `min_length` tokens."""
         slot = self._free[-1]
         self._last = self._last_pages = None
-        self._sampling[slot] = self._options.words(source)
+        self._sampling[slot] = options
         self._min_length[slot] = min_length
         self._num_pages[slot] = 0
         self._pages[slot] = NULL_PAGE

@@ -22,7 +22,7 @@ from server.gateway.leased import LeasedLedger
 from server.gateway.shared import Shared, SharedLedger, SharedReply
 from server.ports import Addresses
 from server.processes.engines import EngineHost
-from server.processes.specs import FleetSpec, Replicas
+from server.processes.specs import FleetSpec, Replicas, TrialQuestion
 from server.processes.supervisor import Announcer, Peers, Supervisor
 
 _EXIT_FAILED = 2
@@ -163,6 +163,12 @@ class ToldReplicas:
 
     async def stop(self) -> None:
         """They are not ours to end."""
+
+    def answer(self, process: str, question: TrialQuestion) -> None:
+        """Processes find suspects by themselves: each has its own way to every replica."""
+
+    def process_gone(self, process: str) -> None:
+        """Nothing is known of its requests."""
 
     def move(self) -> None:
         """They listen where they are."""

@@ -51,7 +51,7 @@ class Replica:
             hang_timeout=hang_timeout,
             on_ready=self._ready.set_result,
             on_gone=self._bury,
-            explain=lambda error: None,
+            explain=lambda error, final: None,
             progress=self._progress,
         )
         self._link: RemoteLink | None = None

@@ -113,6 +113,7 @@ def _tools(
             window=_WINDOW,
             window_mib=_WINDOW_MIB,
             max_line_mib=math.ceil(config.max_body_bytes / _MIB),
+            suspected_after=2,  # the supervisor finds lines that end the engine, unless it ends, too
         ),
         recorder=BatchRecorder(instruments),
     )

@@ -14,13 +14,14 @@ import msgspec
 
 from jaxserve.children import receive_frame, send_frame
 from jaxserve.engine.remote.codec import decoder, encode, presentable
+from jaxserve.engine.replicas.resuming import Orders
 from jaxserve.errors import DrainingError, InternalError, JaxserveError
 from server.gateway.messages import Reply
 from server.processes.specs import Notice, Question
 
 _LOG = logging.getLogger(__name__)
 
-Serve = Callable[[str, Question], Reply | Awaitable[Reply] | None]
+Serve = Callable[[str, Question], Reply | Orders | Awaitable[Reply] | None]
 """(front end, question) -> answer, at once or later. May raise a JaxserveError, which the caller gets; must not block."""
 
 
@@ -33,7 +34,7 @@ class _Call(msgspec.Struct, frozen=True, array_like=True):
 
 class _Answer(msgspec.Struct, frozen=True, tag="answer", array_like=True):
     number: int
-    reply: Reply | None = None
+    reply: Reply | Orders | None = None
     error: JaxserveError | None = None
 
 
@@ -54,14 +55,14 @@ class Control:
         self._writer = writer
         self._take = take
         self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Reply | None]] = {}
+        self._waiting: dict[int, asyncio.Future[Reply | Orders | None]] = {}
         self._listening = asyncio.create_task(self._listen())
 
-    async def call(self, question: Question) -> Reply | None:
+    async def call(self, question: Question) -> Reply | Orders | None:
         """Ask. Raises what the answer raised, or DrainingError if the supervisor is gone."""
         if self._listening.done():
             raise DrainingError("the supervisor is gone")
-        answer: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Reply | Orders | None] = asyncio.get_running_loop().create_future()
         number = self._send(question)
         self._waiting[number] = answer
         try:

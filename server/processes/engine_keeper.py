@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -23,6 +24,18 @@ STOP_SECONDS = 10.0  # for a step that runs when it is told to end
 NOTICE_SECONDS = 0.5  # between two words on how far another start is
 
 
+class Deaths(Protocol):
+    """Finds out which requests end engines."""
+
+    async def engine_ended(self) -> bool:
+        """Returns whether any request was in it."""
+        ...
+
+    def engine_up(self) -> None:
+        """An engine is ready."""
+        ...
+
+
 class EngineKeeper:
     """One engine at a time.
 
@@ -32,7 +45,8 @@ class EngineKeeper:
         hang_timeout: see Watch.
         on_ready: told what the first engine says of itself.
         on_gone: told the process id of each that ended.
-        explain: told why there is no engine now, again and again.
+        explain: told why there is no engine now, again and again; with True when there will be none any more.
+        deaths: told of engines that ended and of those that are up; None if nobody asks which requests were in them.
     """
 
     def __init__(
@@ -43,8 +57,9 @@ class EngineKeeper:
         hang_timeout: float,
         on_ready: Callable[[str], None],
         on_gone: Callable[[int], None],
-        explain: Callable[[JaxserveError], None],
+        explain: Callable[[JaxserveError, bool], None],
         progress: BuildProgress,
+        deaths: Deaths | None = None,
     ) -> None:
         self._spec = spec
         self._max_restarts = max_restarts
@@ -52,6 +67,7 @@ class EngineKeeper:
         self._on_ready = on_ready
         self._on_gone = on_gone
         self._explain = explain
+        self._deaths = deaths
         self._progress = progress
         self._process: EngineProcess | None = None
         self.up = False
@@ -63,20 +79,28 @@ class EngineKeeper:
     async def run(self) -> None:
         """Keep the engine running until cancelled.
 
-        Raises what kept the first engine from being built, or EngineDeadError when too many did not last.
+        Raises what kept the first engine from being built, or EngineDeadError when too many did not last. Engines that ended with
+        requests in them do not count: the request that ends engines is found and refused.
         """
         backoff = Backoff()
         number = 0
         while True:
             started = time.monotonic()
             failure = await self._live(number, started)
+            number += 1
+            if self._max_restarts and self._deaths is not None and await self._deaths.engine_ended():
+                _LOG.error("%s, with requests in it; it is started again", failure.message)
+                self._explain(EngineDeadError(f"{failure.message}; it is started again", retry_after=self._wait(0.0)), False)
+                continue
             stood_still = 0.0 if self._hung is None else self._hung[1]
             restarts = backoff.failed(time.monotonic() - started - self._start_seconds - stood_still)
             if restarts > self._max_restarts:
-                raise EngineDeadError(f"the engine ended {restarts} times in a row, at last: {failure.message}")
-            number += 1
+                error = EngineDeadError(f"the engine ended {restarts} times in a row, at last: {failure.message}")
+                self._explain(error, True)
+                raise error
             _LOG.error("%s; it is started again (%d of %d)", failure.message, restarts, self._max_restarts)
-            self._explain(EngineDeadError(f"{failure.message}; it is started again", retry_after=self._wait(backoff.seconds)))
+            explanation = EngineDeadError(f"{failure.message}; it is started again", retry_after=self._wait(backoff.seconds))
+            self._explain(explanation, False)
             await asyncio.sleep(backoff.seconds)
 
     async def stop(self) -> None:
@@ -118,6 +142,8 @@ class EngineKeeper:
         else:
             _LOG.warning("the engine is back after %.1f s", time.monotonic() - started)
         self.up = True
+        if self._deaths is not None:
+            self._deaths.engine_up()
         try:
             code = await self._until_end(self._process)
         finally:
@@ -149,7 +175,7 @@ class EngineKeeper:
         if now - self._noticed >= NOTICE_SECONDS:
             self._noticed = now
             how_far = f"the engine ended and is started again: {what}, {done} of {total}"
-            self._explain(EngineDeadError(how_far, retry_after=self._wait(0.0)))
+            self._explain(EngineDeadError(how_far, retry_after=self._wait(0.0)), False)
 
     def _wait(self, seconds: float) -> float:
         """Seconds after which to try again: as long as the first start took."""

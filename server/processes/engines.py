@@ -12,10 +12,12 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.engine.remote.reports import EngineSpec, Move
+from jaxserve.engine.replicas.resuming import Orders
 from jaxserve.errors import JaxserveError
 from server.processes.engine_keeper import EngineKeeper
 from server.processes.runtime import RuntimeDirectory
-from server.processes.specs import FleetSpec, Notice
+from server.processes.specs import FleetSpec, Notice, TrialQuestion
+from server.processes.trials import Trials
 
 
 class Engines(Protocol):
@@ -39,6 +41,14 @@ class Engines(Protocol):
         """End them; `run` must have been cancelled."""
         ...
 
+    def answer(self, process: str, question: TrialQuestion) -> Orders | None:
+        """Take what a process that speaks to the engine says or asks of trials."""
+        ...
+
+    def process_gone(self, process: str) -> None:
+        """A process that speaks to the engine ended."""
+        ...
+
     def move(self) -> None:
         """The runtime directory is another."""
         ...
@@ -51,7 +61,7 @@ class EngineHost:
     Attributes:
         on_ready: to be told, once, what an engine says of itself.
         on_gone: to be told the process id of each that ended here.
-        explain: to be told why there is no engine now.
+        explain: to be told why there is no engine now, and whether there will be none any more.
         tell: passes a notice on to all front ends, those that start later too.
     """
 
@@ -59,7 +69,7 @@ class EngineHost:
     progress: BuildProgress
     on_ready: Callable[[str], None]
     on_gone: Callable[[int], None]
-    explain: Callable[[JaxserveError], None]
+    explain: Callable[[JaxserveError, bool], None]
     tell: Callable[[Notice], None]
 
 
@@ -72,6 +82,7 @@ class OwnEngine:
     def __init__(self, spec: EngineSpec, config: ServerConfig, host: EngineHost) -> None:
         self._spec = spec
         self._runtime = host.runtime
+        self._trials = Trials(host.tell)
         self._keeper = EngineKeeper(
             self._spec_of,
             max_restarts=config.max_engine_restarts,
@@ -80,6 +91,7 @@ class OwnEngine:
             on_gone=host.on_gone,
             explain=host.explain,
             progress=host.progress,
+            deaths=self._trials,
         )
 
     @property
@@ -95,6 +107,12 @@ class OwnEngine:
 
     async def stop(self) -> None:
         await self._keeper.stop()
+
+    def answer(self, process: str, question: TrialQuestion) -> Orders | None:
+        return self._trials.answer(process, question)
+
+    def process_gone(self, process: str) -> None:
+        self._trials.gone(process)
 
     def move(self) -> None:
         self._keeper.move(Move(self._runtime.engine, str(self._runtime.metrics)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from jaxserve.children import Backoff, Child, spawn
 from jaxserve.engine.remote.process import how_ended
+from jaxserve.engine.replicas.resuming import Orders
 from jaxserve.errors import InternalError, JaxserveError
 from server.gateway.messages import Reply
 from server.processes.control import answer_calls, notify
@@ -57,7 +58,7 @@ class Keeper:
         module: str,
         recipe: Callable[[int], Recipe],
         *,
-        serve: Callable[[str, Request], Reply | Awaitable[Reply] | None],
+        serve: Callable[[str, Request], Reply | Orders | Awaitable[Reply] | None],
         engine_up: Callable[[], bool],
         on_gone: Callable[[str, int], None],
         start_seconds: float = START_SECONDS,
@@ -154,7 +155,7 @@ class Keeper:
         if self._child is not None:
             notify(self._child.writer, notice)
 
-    def _answer(self, name: str, question: Question) -> Reply | Awaitable[Reply] | None:
+    def _answer(self, name: str, question: Question) -> Reply | Orders | Awaitable[Reply] | None:
         if isinstance(question, NowReady):
             self._up = True
             self.ready.set()

@@ -21,6 +21,7 @@ from jaxserve.engine.link import EngineDescription
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.replicas.fleet import FleetLink, FleetSettings
 from jaxserve.engine.replicas.replica import Endpoint
+from jaxserve.engine.replicas.resuming import Coordinator, Orders, ResumingLink
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import JaxserveError
 from jaxserve.metrics.fleet import FleetRecorder
@@ -33,7 +34,20 @@ from jaxserve.tokenizer.pool import open_texts
 from jaxserve.types import ServiceClass
 from server.models import ManyModels
 from server.processes.control import Control
-from server.processes.specs import EngineGone, FleetSpec, Home, LinkedSpec, Notice, PoolRule, Replicas, StartFailed
+from server.processes.specs import (
+    EngineFound,
+    EngineGone,
+    EngineLost,
+    FleetSpec,
+    Home,
+    LinkedSpec,
+    Notice,
+    PoolRule,
+    Replicas,
+    StartFailed,
+    SuspectEnded,
+    TrialPassed,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,8 +68,8 @@ class Linked:
     def __init__(self, spec: LinkedSpec, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.instruments = Instruments(Path(spec.metrics))
         self._fleet = spec.engine if isinstance(spec.engine, FleetSpec) else None
-        self.links = open_links(spec.engine, self.instruments)
         self.control = Control(reader, writer, self._take)
+        self.links = open_links(spec.engine, self.instruments, SupervisedTrials(self.control))
         self.trouble: JaxserveError | None = None
 
     def _take(self, notice: Notice) -> None:
@@ -63,8 +77,14 @@ class Linked:
             self._move(notice)
         elif isinstance(notice, EngineGone):
             for link in self.links:
-                if isinstance(link, RemoteLink):
+                if isinstance(link, ResumingLink):
                     link.explain(notice.error)
+                    if notice.final:
+                        link.give_up(notice.error)
+        elif isinstance(notice, Orders):
+            for link in self.links:
+                if isinstance(link, ResumingLink):
+                    link.instruct(notice)
         elif self._fleet is not None:
             self._tell_links(self._fleet, notice)
 
@@ -86,7 +106,7 @@ class Linked:
         if self.trouble is not None or directory == self.instruments.directory:
             return
         for link in self.links:
-            if isinstance(link, RemoteLink) and isinstance(home.engine, str):
+            if isinstance(link, ResumingLink) and isinstance(home.engine, str):
                 link.move(home.engine)
         try:
             self.instruments.move(directory)
@@ -98,10 +118,33 @@ class Linked:
         self.instruments.directory = directory
 
 
-def open_links(engine: str | FleetSpec, instruments: Instruments) -> tuple[RemoteLink | FleetLink, ...]:
+class SupervisedTrials:
+    """The Coordinator of a process whose supervisor gives the orders."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def lost(self, in_flight: Sequence[str]) -> None:
+        self._control.tell(EngineLost(list(in_flight)))
+
+    async def found(self) -> Orders:
+        orders = await self._control.call(EngineFound())
+        assert isinstance(orders, Orders), "what the question is answered by"
+        return orders
+
+    def passed(self, request: str) -> None:
+        self._control.tell(TrialPassed(request))
+
+    def ended(self, request: str) -> None:
+        self._control.tell(SuspectEnded(request))
+
+
+def open_links(
+    engine: str | FleetSpec, instruments: Instruments, coordinator: Coordinator
+) -> tuple[ResumingLink | FleetLink, ...]:
     """A link to the engine at an address, or one for each model to a fleet's, which notices name."""
     if isinstance(engine, str):
-        return (RemoteLink(engine),)
+        return (ResumingLink(RemoteLink(engine), coordinator),)
     routing = RoutingConfig(**engine.routing)
     return tuple(_open_link(model, rules, routing, instruments) for model, rules in engine.models.items())
 
@@ -167,7 +210,7 @@ def client_of(models: Sequence[ServedModel]) -> EngineClient:
 async def _open_client(
     spec: LinkedSpec,
     description: EngineDescription,
-    link: RemoteLink | FleetLink,
+    link: ResumingLink | FleetLink,
     linked: Linked,
     *,
     tokenizer_processes: int,

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from jaxserve.config.server import ServerConfig
+from jaxserve.engine.replicas.resuming import Orders
 from jaxserve.errors import JaxserveError
 from server.gateway.messages import Message
 
@@ -107,14 +108,42 @@ class DrainServer(msgspec.Struct, frozen=True, tag=True):
     """A client asked for the end of the server."""
 
 
-Request = DrainServer | Message  # what processes ask of the supervisor, who keeps the ledger
+class EngineLost(msgspec.Struct, frozen=True, tag=True):
+    """The engine ended with these requests of the process in it, those with most output first."""
+
+    in_flight: list[str]
+
+
+class EngineFound(msgspec.Struct, frozen=True, tag=True):
+    """The process is connected to the next engine. Answered by Orders."""
+
+
+class TrialPassed(msgspec.Struct, frozen=True, tag=True):
+    """A request on trial ran for as long as it had to."""
+
+    request: str
+
+
+class SuspectEnded(msgspec.Struct, frozen=True, tag=True):
+    """A request that was in an engine that ended is over."""
+
+    request: str
+
+
+TrialQuestion = EngineLost | EngineFound | TrialPassed | SuspectEnded
+Request = DrainServer | TrialQuestion | Message  # what processes ask of the supervisor, who keeps the ledger
 Question = NowReady | StartFailed | Request
 
 
 class EngineGone(msgspec.Struct, frozen=True, tag=True):
-    """Why there is no engine now."""
+    """Why there is no engine now.
+
+    Attributes:
+        final: whether there will be none any more.
+    """
 
     error: JaxserveError
+    final: bool = False
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -135,4 +164,4 @@ class Replicas(msgspec.Struct, frozen=True, tag=True):
     places: list[ReplicaPlace]
 
 
-Notice = EngineGone | Home | Replicas  # what the supervisor tells processes
+Notice = EngineGone | Home | Replicas | Orders  # what the supervisor tells processes

@@ -19,6 +19,7 @@ from jaxserve.clock import RealClock
 from jaxserve.config.runtime import METRICS_VARIABLE
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.builders import BuildProgress
+from jaxserve.engine.replicas.resuming import Orders
 from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
 from jaxserve.metrics.shared import remove_process
 from server.batches.store import Store
@@ -29,7 +30,7 @@ from server.ports import Addresses, authority, bind
 from server.processes.engines import EngineHost, OpenEngines
 from server.processes.keeper import Keeper, Recipe
 from server.processes.runtime import RuntimeDirectory, keep
-from server.processes.specs import DrainServer, EngineGone, FrontEndSpec, Home, LinkedSpec, Notice, Request
+from server.processes.specs import DrainServer, EngineGone, FrontEndSpec, Home, LinkedSpec, Notice, Request, TrialQuestion
 from server.processes.state_lock import StateLock, StateTakenError
 from server.tls import load_tls
 from server.unsupported.notes import names_of
@@ -275,7 +276,9 @@ class Supervisor:
         """Descriptors for every process that writes to the state directory."""
         return () if self._state is None else (self._state.descriptor,)
 
-    def _answer(self, name: str, request: Request) -> Reply | Awaitable[Reply] | None:
+    def _answer(self, name: str, request: Request) -> Reply | Orders | Awaitable[Reply] | None:
+        if isinstance(request, TrialQuestion):
+            return self._engines.answer(name, request)
         if not isinstance(request, DrainServer):
             return self._ledger.handle(request)
         if not self._told.is_set():
@@ -289,14 +292,15 @@ class Supervisor:
 
     def _gone(self, name: str, process_id: int) -> None:
         self._ledger.forget(Forget(name))
+        self._engines.process_gone(name)
         self._bury(process_id)
 
     def _bury(self, process_id: int) -> None:
         with contextlib.suppress(OSError):  # metrics are not worth a server
             remove_process(self._runtime.metrics, process_id)
 
-    def _explain(self, error: JaxserveError) -> None:
-        self._tell(EngineGone(error))
+    def _explain(self, error: JaxserveError, final: bool) -> None:
+        self._tell(EngineGone(error, final))
 
     def _moved(self, failure: OSError | None) -> None:
         """The runtime directory is another, or is lost for the time being."""

@@ -88,8 +88,9 @@ async def test_requests_that_run_when_the_engine_stops_keep_their_deadlines(tmp_
         assert server.until_idle()["requests_aborted_total"] == 1
 
 
-@pytest.mark.parametrize("faults", [{}, {"hangs_at": 20}], ids=["the process is stopped", "a step never ends"])
+@pytest.mark.parametrize("faults", [{}, {"hangs_at": 5}], ids=["the process is stopped", "a step never ends"])
 async def test_an_engine_that_hangs_is_replaced(tmp_path: Path, faults: dict[str, int]) -> None:
+    """Its stream resumes; if the next engine hangs with that alone, too, it ends with an error."""
     with hash_server(tmp_path, TIMEOUTS, step_seconds=0.01, **faults) as server:
         (engine,) = server.pids(ENGINE)
         ends: list[str] = []
@@ -101,10 +102,10 @@ async def test_an_engine_that_hangs_is_replaced(tmp_path: Path, faults: dict[str
                 if not ends and not faults:
                     os.kill(engine, signal.SIGSTOP)
                 ends.append(line)
-        assert any('"engine_dead"' in line for line in ends), ends[-3:]
+        assert any(('"engine_killed_by_request"' if faults else "[DONE]") in line for line in ends), ends[-3:]
         until(lambda: server.pids(ENGINE) not in ([], [engine]))
         server.until_ready()
-        assert server.metrics()["engine_hangs_total"] == 1
+        assert server.metrics()["engine_hangs_total"] == 1 + len(faults)
         assert "the engine's loop did not turn for" in server.err.read_text()
         short = PROMPT | {"max_tokens": 2}
         assert httpx.post(f"{server.http}/v1/completions", json=short, timeout=PATIENCE).status_code == 200

@@ -115,10 +115,8 @@ async def test_the_engine_is_killed_under_64_streams(server: HashServer) -> None
         asking = asyncio.create_task(first_refusals(client))
         os.kill(server.pids(ENGINE)[0], signal.SIGKILL)
         await asyncio.gather(*tasks)
-        assert {stream.error for stream in streams} == {"engine_dead"}
-        assert not any(stream.done for stream in streams)
         wanted = expected([72, 101, 108], 150, vocab=260)
-        assert all(stream.tokens == wanted[: len(stream.tokens)] for stream in streams), "nothing sent is taken back"
+        assert all(stream.done and stream.tokens == wanted for stream in streams), "they resume in the next engine"
         refused, unready = await asking
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_dead")
         assert int(refused.headers["retry-after"]) >= 1
@@ -262,12 +260,14 @@ async def test_the_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_never_lasts_ends_the_server(tmp_path: Path) -> None:
-    with hash_server(tmp_path, {"max_engine_restarts": 1}, fails_at=0) as server:
+    """It ends without a request in it."""
+    with hash_server(tmp_path, {"max_engine_restarts": 1}) as server:
         family, ports = server.family(), server.ports()
         for _ in range(2):
             server.until_ready()
-            reply = httpx.post(f"{server.http}/v1/completions", json={"prompt": "x"}, timeout=PATIENCE)
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_dead")
+            (engine,) = server.pids(ENGINE)
+            os.kill(engine, signal.SIGKILL)
+            until(lambda engine=engine: engine not in server.pids(ENGINE))  # type: ignore[misc]
         assert server.popen.wait(PATIENCE) == 2
         assert "jaxserve: the engine ended 2 times in a row" in server.err.read_text()
         nothing_left(family, ports)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import tempfile
 import threading
 import time
@@ -53,9 +55,14 @@ BUILDER = "tests.support.hash_engine:hash_engine"
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong: the step that fails, that hangs, that kills the process; seconds that every step takes."""
+    """What goes wrong: the step that fails, or hangs; seconds that every step takes; a token whose sequences kill the process.
+
+    They do so once they have `deadly_length` tokens, with those of the prompt.
+    """
 
     fails_at: int | None = None
+    deadly: int | None = None
+    deadly_length: int = 0
     hangs_at: int | None = None
     step_seconds: float = 0.0
     refuses_to_build: str | None = None
@@ -67,10 +74,12 @@ class ScoringExecutor(HashExecutor):
     def __init__(self, faults: Faults, num_pages: int, rows: int) -> None:
         super().__init__(num_pages, PAGE, rows, CONTEXT, VOCAB)
         self.faults = faults
+        self.marked: set[str] = set()
 
     def submit(self, plan: Plan) -> HashHandle:
         if plan.step == self.faults.fails_at:
             raise RuntimeError("the device is gone")
+        self._die(plan)
         if plan.step == self.faults.hangs_at:
             threading.Event().wait()
         time.sleep(self.faults.step_seconds)
@@ -79,6 +88,13 @@ class ScoringExecutor(HashExecutor):
         rows = self._rows(result.tokens.reshape(-1)) if wanted else None
         readings = tuple(Reading(self._rows(np.array(readout.values, np.int32))) for readout in plan.readouts)
         return HashHandle(self, replace(result, logprobs=rows, readings=readings))
+
+    def _die(self, plan: Plan) -> None:
+        for row, name in enumerate(plan.ids):
+            if self.faults.deadly in plan.tokens[plan.query_start[row] : plan.query_start[row + 1]]:
+                self.marked.add(name)
+            if name in self.marked and plan.kv_length[row] >= self.faults.deadly_length:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def _rows(self, tokens: np.ndarray) -> LogprobRows:
         tops = (tokens[:, None] + np.arange(COLUMNS)) % VOCAB

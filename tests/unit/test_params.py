@@ -144,7 +144,8 @@ def test_every_value_allowed_fits_the_engines_arrays(extremes):
     params = SamplingParams(**extremes)
     assert params.seed is not None
     source = RowSource(params, params.seed, frozenset(params.stop_token_ids))
-    assert RowTable(1, 4).take(source, 1000 + params.min_tokens) == 0
+    table = RowTable(1, 4)
+    assert table.take(table.pack(source), 1000 + params.min_tokens) == 0
 
 
 def test_penalized():

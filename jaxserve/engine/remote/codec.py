@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from jaxserve.errors import ErrorCode, InternalError, JaxserveError
+from jaxserve.errors import ErrorCode, InternalError, JaxserveError, brief
 
 
 class _SentError(msgspec.Struct, frozen=True, array_like=True):
@@ -18,7 +18,7 @@ class _SentError(msgspec.Struct, frozen=True, array_like=True):
 
 def presentable(error: BaseException) -> JaxserveError:
     """The error as another process may be told it: what is no JaxserveError becomes an InternalError."""
-    return error if isinstance(error, JaxserveError) else InternalError(f"the engine failed: {error!r}")
+    return error if isinstance(error, JaxserveError) else InternalError(f"the engine failed: {brief(error)}")
 
 
 def decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:

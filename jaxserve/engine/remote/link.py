@@ -19,6 +19,7 @@ from jaxserve.engine.activity import Activity, Lateness
 from jaxserve.engine.calls import EngineCall, answer_type
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
+from jaxserve.engine.loop import Refusal
 from jaxserve.engine.remote.clocks import FarClock
 from jaxserve.engine.remote.codec import decoder, encode
 from jaxserve.engine.remote.connection import Connection
@@ -41,7 +42,7 @@ from jaxserve.engine.remote.messages import (
     decode_from_engine,
     protocol,
 )
-from jaxserve.errors import EngineDeadError, InternalError, JaxserveError
+from jaxserve.errors import EngineDeadError, InternalError, JaxserveError, brief, contained
 from jaxserve.scheduler.request import EngineRequest
 
 Result = TypeVar("Result")
@@ -134,7 +135,18 @@ class RemoteLink:
     def add(self, requests: Sequence[EngineRequest]) -> None:
         if self._clock is not None:
             requests = [_by_its_clock(one, self._clock.ahead) for one in requests]
-        self._send(Add.of(requests))
+        try:
+            message = Add.of(requests)
+        except Exception as error:
+            logger.exception("request %s could not be encoded", requests[0].id)
+            refusal = Refusal(tuple(one.id for one in requests), contained(error, "sending it to the engine"))
+            asyncio.get_running_loop().call_soon(self._refuse, refusal)  # after the caller has registered the request
+        else:
+            self._send(message)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if self._sink is not None and self._error is None:
+            self._sink.deliver([refusal])
 
     def abort(self, ids: Sequence[str]) -> None:
         self._send(Abort(list(ids)))
@@ -191,7 +203,7 @@ class RemoteLink:
                 self._lose(ended.error)
             except Exception as error:
                 logger.exception("what the engine said could not be taken in")
-                self._lose(InternalError(f"the front end failed: {error!r}"))
+                self._lose(InternalError(f"the API server failed to process an engine message: {brief(error)}"))
             finally:
                 self._connection.close()
                 self._connection = None

@@ -12,7 +12,7 @@ from jaxserve.engine.activity import Activity
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange
 from jaxserve.engine.loop import Refusal
-from jaxserve.engine.remote.codec import decoder
+from jaxserve.engine.remote.codec import decoder, encode
 from jaxserve.errors import JaxserveError
 from jaxserve.scheduler.request import EngineRequest, Sibling, Update
 
@@ -30,19 +30,38 @@ class Hello(_Message, frozen=True, tag="hello"):
     protocol: str
 
 
-class Add(_Message, frozen=True, tag="add"):
+class _Group(msgspec.Struct, frozen=True, array_like=True):
     """The sequences of one request: the first, and in what the others differ from it."""
 
     request: EngineRequest
     siblings: list[Sibling]
 
+
+class Add(_Message, frozen=True, tag="add"):
+    """The sequences of one request, which are decoded by themselves: if that fails, only this request does.
+
+    Attributes:
+        ids: of its sequences.
+    """
+
+    ids: list[str]
+    group: msgspec.Raw
+
     @classmethod
     def of(cls, requests: Sequence[EngineRequest]) -> Add:
+        """Raises what encoding the request raises."""
         first = requests[0]
         if first.params.stop:
             # Stop strings are watched for where the text is made: the engine need not have them, and they may be no UTF-8.
             first = replace(first, params=replace(first.params, stop=()))
-        return cls(first, [Sibling(one.id, one.seed, one.output) for one in requests[1:]])
+        group = _Group(first, [Sibling(one.id, one.seed, one.output) for one in requests[1:]])
+        return cls([one.id for one in requests], msgspec.Raw(encode(group)))
+
+    @property
+    def requests(self) -> list[EngineRequest]:
+        """Raises what decoding them raises."""
+        group = _GROUP.decode(self.group)
+        return group.request.with_siblings(group.siblings)
 
 
 class Abort(_Message, frozen=True, tag="abort"):
@@ -131,6 +150,7 @@ class Farewell(_Message, frozen=True, tag="farewell"):
 FromFrontend = Hello | Add | Abort | Demote | Call | Watch | Ping
 FromEngine = Welcome | Turned | Held | Answer | Pong | Farewell
 
+_GROUP: msgspec.msgpack.Decoder[_Group] = decoder(_Group)
 _FROM_FRONTEND: msgspec.msgpack.Decoder[FromFrontend] = decoder(FromFrontend)
 _FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = decoder(FromEngine)
 

@@ -43,7 +43,7 @@ from jaxserve.engine.remote.messages import (
     decode_from_frontend,
     protocol,
 )
-from jaxserve.errors import ConfigError, EngineDeadError, InternalError, OverloadedError
+from jaxserve.errors import ConfigError, EngineDeadError, InternalError, JaxserveError, OverloadedError, brief, contained
 from jaxserve.scheduler.request import Update
 
 logger = logging.getLogger(__name__)
@@ -228,14 +228,19 @@ class EngineServer:
                 return
             try:
                 message = decode_from_frontend(content)
-            except msgspec.DecodeError as error:
-                logger.error("a front end sent what is no message: %s", error)
-                self._send(client, Farewell(InternalError(f"the engine did not understand: {error}")))
+            except Exception as error:
+                logger.error("received a malformed message from an API server: %s", brief(error))
+                self._send(client, Farewell(InternalError(f"the engine did not understand: {brief(error)}")))
                 continue
             if isinstance(message, Hello):
                 self._welcome(client, message)
             elif client in self._front_ends:
-                self._take(client, self._front_ends[client], message)
+                try:
+                    self._take(client, self._front_ends[client], message)
+                except zmq.ZMQError:
+                    raise
+                except Exception:
+                    logger.exception("a message of an API server could not be processed")
 
     def _welcome(self, client: bytes, hello: Hello) -> None:
         if hello.protocol != protocol():
@@ -248,10 +253,15 @@ class EngineServer:
 
     def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Demote | Call | Watch | Ping) -> None:
         if isinstance(message, Add):
-            requests = message.request.with_siblings(message.siblings)
-            ids = [request.id for request in requests]
-            front_end.sequences.update(ids)
-            self._owners.update((sequence, client) for sequence in ids)
+            try:
+                requests = message.requests
+            except Exception as error:
+                logger.error("a request could not be decoded", exc_info=error)
+                refusal = Refusal(tuple(message.ids), contained(error, "decoding it"))
+                self._send(client, Turned(self._engine.heartbeat, load_of(self._core), (), [refusal]))
+                return
+            front_end.sequences.update(message.ids)
+            self._owners.update((sequence, client) for sequence in message.ids)
             self._engine.add(requests)
         elif isinstance(message, Abort):
             self._forget(message.ids)
@@ -266,8 +276,8 @@ class EngineServer:
         else:
             try:
                 call = _CALL.decode(message.call)
-            except msgspec.DecodeError as error:
-                refused = InternalError(f"the engine did not understand the call: {error}")
+            except Exception as error:
+                refused = InternalError(f"the engine did not understand the call: {brief(error)}")
                 self._send(client, Answer(message.number, error=refused))
                 return
             future = self._engine.call(partial(run_call, call=call))
@@ -297,7 +307,7 @@ class EngineServer:
                 self._tell_held(self._held.looked(item), [item.client])
             else:
                 self._death = item.error
-                dead = Farewell(EngineDeadError(f"the engine died: {item.error!r}"), self._core.death)
+                dead = Farewell(EngineDeadError(f"the engine died: {brief(item.error)}"), self._core.death)
                 for client in list(self._front_ends):
                     self._send(client, dead)
 
@@ -314,14 +324,32 @@ class EngineServer:
         self._forget(ended)
         for client, share in shares.items():
             heartbeat, activity = self._engine.heartbeat, self._core.activity
-            self._send(client, Turned(heartbeat, turn.load, share.updates, share.refusals, activity))
+            message = Turned(heartbeat, turn.load, share.updates, share.refusals, activity)
+            try:
+                content = encode(message)
+            except Exception:
+                content = encode(self._encodable(message))
+            self._send_encoded(client, content)
+
+    def _encodable(self, message: Turned) -> Turned:
+        """The message without the outputs that cannot be encoded: their sequences end with an error."""
+        updates, refusals = list(message.updates), list(message.refusals)
+        for place, update in enumerate(updates):
+            if (error := _encoding_error(update)) is not None:
+                updates[place] = Update(update.id, error=error)
+                self._forget([update.id])
+                self._engine.abort([update.id])
+        for place, refusal in enumerate(refusals):
+            if (error := _encoding_error(refusal)) is not None:
+                refusals[place] = Refusal(refusal.ids, error)
+        return Turned(message.heartbeat, message.load, updates, refusals, message.activity)
 
     def _answer(self, item: _Answered) -> None:
-        error = item.done.exception()
-        if error is None:
-            self._send(item.client, Answer(item.number, msgspec.Raw(encode(item.done.result()))))
-        else:
-            self._send(item.client, Answer(item.number, error=presentable(error)))
+        try:
+            answer = Answer(item.number, msgspec.Raw(encode(item.done.result())))
+        except Exception as error:
+            answer = Answer(item.number, error=presentable(error))
+        self._send(item.client, answer)
 
     def _tick(self) -> None:
         """Tell every front end that the engine is there; whichever is not, or does not read, is noticed."""
@@ -344,8 +372,11 @@ class EngineServer:
         self._send(client, Turned(self._engine.heartbeat, load_of(self._core), activity=self._core.activity))
 
     def _send(self, client: bytes, message: FromEngine) -> None:
+        self._send_encoded(client, encode(message))
+
+    def _send_encoded(self, client: bytes, content: bytes) -> None:
         try:
-            self._router.send_multipart((client, encode(message)), zmq.NOBLOCK)
+            self._router.send_multipart((client, content), zmq.NOBLOCK)
         except zmq.Again:
             if client in self._front_ends:
                 self._cut_off(client)
@@ -381,6 +412,16 @@ class EngineServer:
             owner = self._owners.pop(sequence, None)
             if owner is not None and owner in self._front_ends:
                 self._front_ends[owner].sequences.discard(sequence)
+
+
+def _encoding_error(outcome: TurnOutcome) -> JaxserveError | None:
+    """The error that a request ends with because its outcome cannot be encoded; None if it can be."""
+    try:
+        encode(outcome)
+    except Exception as error:
+        logger.exception("an output could not be encoded")
+        return contained(error, "sending its output")
+    return None
 
 
 def deal(outcomes: Sequence[TurnOutcome], owners: Mapping[str, bytes]) -> tuple[Mapping[bytes, Share], list[str]]:

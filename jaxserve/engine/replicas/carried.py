@@ -23,6 +23,7 @@ class CarriedSequence:
         output: tokens that were delivered.
         num_readings: readings of its prompt that were.
         demoted: whether it gives way to all others.
+        handed_over: how much was delivered when its engine got it.
         ended: whether nothing more of it is wanted, or to come.
     """
 
@@ -30,7 +31,13 @@ class CarriedSequence:
     output: list[int] = field(default_factory=list)
     num_readings: int = 0
     demoted: bool = False
+    handed_over: int = 0
     ended: bool = False
+
+    @property
+    def progress(self) -> int:
+        """How much was delivered: tokens and readings."""
+        return len(self.output) + self.num_readings
 
     def took(self, update: Update) -> None:
         """Remember what is delivered."""
@@ -66,6 +73,7 @@ class CarriedRequest:
         tried: replicas that refused it since it last ran.
         refusal: why the last of them did.
         wait_until: time until which it may wait for a replica.
+        deaths: engines that ended while it was in them.
     """
 
     def __init__(self, requests: Sequence[EngineRequest], routing: RoutingRequest) -> None:
@@ -78,6 +86,21 @@ class CarriedRequest:
         self.tried: set[str] = set()
         self.refusal: JaxserveError | None = None
         self.wait_until = math.inf
+        self.deaths = 0
+
+    @property
+    def id(self) -> str:
+        """The id of its first sequence, which no other request in flight has."""
+        return self.routing.id
+
+    @property
+    def progress(self) -> int:
+        """How much of it was delivered."""
+        return sum(one.progress for one in self.sequences.values())
+
+    def has_run(self, tokens: int) -> bool:
+        """Whether each of its sequences ended or got so many tokens from the engine that has it."""
+        return all(one.ended or one.progress - one.handed_over >= tokens for one in self.sequences.values())
 
     @property
     def unfinished(self) -> list[CarriedSequence]:
@@ -97,6 +120,8 @@ class CarriedRequest:
     def requests(self) -> list[EngineRequest]:
         """What is left of it, as the next engine is to take it in."""
         left = self.unfinished
+        for one in left:
+            one.handed_over = one.progress
         if not self.moves:
             return [one.request for one in left]
         first, *others = [self._resumed(one) for one in left]

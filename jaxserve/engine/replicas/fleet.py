@@ -23,7 +23,8 @@ from jaxserve.engine.replicas.placement import Placement
 from jaxserve.engine.replicas.replica import Endpoint, Replica, ReplicaLink
 from jaxserve.engine.replicas.sameness import difference
 from jaxserve.engine.replicas.stragglers import Stragglers
-from jaxserve.errors import EngineDeadError, JaxserveError, OverloadedError, QueueFullError
+from jaxserve.engine.replicas.trials import FleetTrials
+from jaxserve.errors import EngineDeadError, EngineKilledError, JaxserveError, OverloadedError, QueueFullError
 from jaxserve.metrics.fleet import FleetRecorder
 from jaxserve.routing.router import PageListener, ReplicaLoad, Router
 from jaxserve.scheduler.estimates import OutputLengths
@@ -73,7 +74,7 @@ class FleetLink:
     """An EngineLink over many; see there. Belongs to the event loop that it is made in.
 
     A stream whose engine is lost goes on in another one, with the tokens that it would have had. The sink hears of it only if
-    there is none for too long.
+    there is none for too long. If the engine ended, its requests are tried apart first (`FleetTrials`).
 
     Args:
         router: says which replica takes a request; nobody else uses it.
@@ -102,6 +103,7 @@ class FleetLink:
         self._closing: set[asyncio.Task[None]] = set()
         self._sequences: dict[str, tuple[CarriedRequest, CarriedSequence]] = {}  # by the ids that the sink knows
         self._waiting: dict[str, CarriedRequest] = {}  # by the id of their first sequence
+        self._trials = FleetTrials()
         self._lengths = OutputLengths()
         self._reference: EngineDescription | None = None
         self._description: asyncio.Future[EngineDescription] = self._loop.create_future()
@@ -179,6 +181,7 @@ class FleetLink:
                 carried.replica.link.abort([carried.id_of(sequence)])
             sequence.ended = True
             self._over(carried, sequence)
+        self._try_next()
 
     def demote(self, ids: Sequence[str], *, demoted: bool) -> None:
         for name in ids:
@@ -219,7 +222,8 @@ class FleetLink:
         loads = [one.link.load() for one in self._all()]
         return EngineLoad(
             running=sum(one.running for one in loads),
-            waiting=sum(one.waiting for one in loads) + sum(len(one.unfinished) for one in self._waiting.values()),
+            waiting=sum(one.waiting for one in loads)
+            + sum(len(one.unfinished) for one in (*self._waiting.values(), *self._trials.waiting)),
             pages_total=sum(one.pages_total for one in loads),
             pages_free=sum(one.pages_free for one in loads),
             preemptions=sum(one.preemptions for one in loads),
@@ -264,6 +268,8 @@ class FleetLink:
                 self._router.started(carried.routing.id, time.monotonic())
             if carried.moves:
                 outcome = replace(outcome, id=sequence.request.id, resumed=carried.moves)
+            if carried.deaths:
+                self._trials.ran(carried)
             if sequence.ended:
                 if outcome.error is None:
                     self._lengths.observe(sequence.request, len(sequence.output))
@@ -271,6 +277,7 @@ class FleetLink:
             told.append(outcome)
         if told and self._sink is not None:
             self._sink.deliver(told)
+        self._try_next()
 
     def replica_found(self, replica: Replica, description: EngineDescription) -> None:
         replica.since = time.monotonic()
@@ -287,7 +294,10 @@ class FleetLink:
             self._recorder.lost()
         self._withdraw(replica, error.message)
         replica.hung = False
-        self._move_all(replica)
+        if isinstance(error, EngineDeadError):
+            self._suspect_all(replica)
+        else:
+            self._move_all(replica)
 
     # Who is there.
 
@@ -311,6 +321,7 @@ class FleetLink:
             if self._sink is not None:
                 self._sink.found(self._reference)
         self._put_waiting()
+        self._try_next()
 
     @staticmethod
     def _holds(replica: str, listener: PageListener, change: HeldChange) -> None:
@@ -343,13 +354,17 @@ class FleetLink:
 
     def _put(self, carried: CarriedRequest) -> None:
         """Hand a request to a replica, or let it wait for one."""
-        ready = {name: one.link.load() for name, one in self._members.items() if one.ready}
-        chosen = self._placement.choose(carried, ready, self._stragglers.quarantined, time.monotonic())
+        ready, trial = self._ready(), self._trials.replica
+        reserved = None if trial is None else trial.id
+        chosen = self._placement.choose(carried, ready, self._stragglers.quarantined, time.monotonic(), reserved)
         if chosen is None:
             self._waiting[carried.routing.id] = carried
         else:
             self._waiting.pop(carried.routing.id, None)
             self._members[chosen].take(carried)
+
+    def _ready(self) -> dict[str, EngineLoad]:
+        return {name: one.link.load() for name, one in self._members.items() if one.ready}
 
     def _put_waiting(self) -> None:
         for carried in list(self._waiting.values()):
@@ -359,6 +374,7 @@ class FleetLink:
     def _refused(self, replica: Replica, carried: CarriedRequest, error: JaxserveError) -> list[TurnOutcome]:
         """One replica did not take a request: perhaps another does, else the sink is told."""
         replica.forget(carried)
+        self._trials.ended([carried])
         self._router.ended(carried.routing.id, time.monotonic())
         carried.replica, carried.refusal = None, error
         carried.tried.add(replica.id)
@@ -378,6 +394,7 @@ class FleetLink:
     def _refusal(self, carried: CarriedRequest, error: JaxserveError) -> Refusal:
         """Nobody takes what is left of a request."""
         self._waiting.pop(carried.routing.id, None)
+        self._trials.ended([carried])
         ids = tuple(one.request.id for one in carried.unfinished)
         for name in ids:
             del self._sequences[name]
@@ -390,16 +407,55 @@ class FleetLink:
             del carried.replica.sequences[carried.id_of(sequence)]
         if not carried.unfinished:
             self._waiting.pop(carried.routing.id, None)
+            self._trials.ended([carried])
             self._router.ended(carried.routing.id, time.monotonic())
 
     def _move_all(self, replica: Replica) -> None:
         """What a replica had goes on elsewhere."""
-        for carried in replica.give_up():
+        left = self._given_up(replica)
+        self._trials.ended(left)
+        for carried in left:
+            self._put(carried)
+
+    def _given_up(self, replica: Replica) -> list[CarriedRequest]:
+        """What a replica had, ready for another one."""
+        left = replica.give_up()
+        for carried in left:
             now = time.monotonic()
             self._router.ended(carried.routing.id, now)
             carried.moved(now + self._settings.wait_seconds)
             self._recorder.resumed()
+        return left
+
+    def _suspect_all(self, replica: Replica) -> None:
+        """A replica's engine ended, perhaps because of what it had: that goes on elsewhere in trials."""
+        left = self._given_up(replica)
+        for carried in left:
+            carried.deaths += 1
+        guilty, others = self._trials.lost(replica, left)
+        refusals: list[TurnOutcome] = []
+        for carried in guilty:
+            logger.error("request %s ended two engines, the second one alone on trial, and is refused", carried.id)
+            error = EngineKilledError("the engine process ended while it ran this request alone, after another one had")
+            refusals.append(self._refusal(carried, error))
+        if refusals and self._sink is not None:
+            self._sink.deliver(refusals)
+        for carried in others:
             self._put(carried)
+        self._try_next()
+
+    def _try_next(self) -> None:
+        """Begin the next trial, if one is due and there is a replica for it: that with least of this server's requests."""
+        if not self._trials.is_due:
+            return
+        slow = self._stragglers.quarantined
+        ready, now = self._ready(), time.monotonic()
+        if not ready:
+            return
+        name = min(ready, key=lambda one: (one in slow, len(self._members[one].sequences), ready[one].running))
+        for carried in self._trials.begin(self._members[name], now):
+            self._placement.assign(carried, name, ready, now)
+            self._members[name].take(carried)
 
     # What time brings.
 
@@ -410,6 +466,8 @@ class FleetLink:
             self._find_hanging(now)
         self._observe(now)
         self._let_go(now)
+        self._trials.look(now)
+        self._try_next()
         late = [one for one in self._waiting.values() if now > one.wait_until]
         if self._failure is None and not self._num_ready and now - self._alone_since > self._settings.wait_seconds:
             self._fail(EngineDeadError(f"no replica is left: {self._reason}", retry_after=max(1.0, self._settings.wait_seconds)))
@@ -433,7 +491,7 @@ class FleetLink:
                 self._recorder.hung()
                 self._withdraw(replica, "it hangs")
                 replica.hung = True
-                self._move_all(replica)
+                self._suspect_all(replica)
 
     def _observe(self, now: float) -> None:
         loads = {name: one.link.load() for name, one in self._members.items() if one.ready}
@@ -463,6 +521,7 @@ class FleetLink:
             self._router.ended(carried.routing.id, now)
         self._sequences.clear()
         self._waiting.clear()
+        self._trials = FleetTrials()
         for replica in self._all():
             replica.give_up()
         if self._sink is not None:

@@ -461,7 +461,7 @@ async def test_a_request_whose_text_cannot_be_made_fails_alone(tokenizer, caplog
 
 async def test_a_prompt_whose_text_cannot_be_read_is_refused_alone(tokenizer, caplog):
     engine = await start(build(BrokenTokenizer(tokenizer, 77)))
-    with pytest.raises(InternalError, match=r"could not be prepared.*no such word"):
+    with pytest.raises(InternalError, match=r"failed in its preparation.*no such word"):
         await ask(engine, {"prompt_token_ids": [77, 5]}, max_tokens=2)
     assert await ask(engine, {"prompt_token_ids": [5, 6]}, max_tokens=2)
     stats = engine.stats()

@@ -75,9 +75,9 @@ async def test_times_of_another_machines_engine_are_by_its_clock_there_and_by_ou
         link.add([request("r", queue_deadline=now + 7.0)])
         added = await engine.hear()
         assert isinstance(added, Add)
-        assert added.request.arrival == pytest.approx(AHEAD, abs=off)
-        assert added.request.queue_deadline == pytest.approx(now + 7.0 + AHEAD, abs=off)
-        assert added.request.deadline == float("inf")
+        assert added.requests[0].arrival == pytest.approx(AHEAD, abs=off)
+        assert added.requests[0].queue_deadline == pytest.approx(now + 7.0 + AHEAD, abs=off)
+        assert added.requests[0].deadline == float("inf")
 
         await engine.say(Turned(now + AHEAD, EngineLoad(running=4)))
         async with asyncio.timeout(PATIENCE):

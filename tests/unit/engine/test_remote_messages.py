@@ -92,7 +92,8 @@ def test_requests(first: EngineRequest, others: list[Sibling]) -> None:
     given = first.with_siblings(others)
     message = decode_from_frontend(encode(Add.of(given)))
     assert isinstance(message, Add)
-    assert message.request.with_siblings(message.siblings) == given
+    assert message.requests == given
+    assert message.ids == [one.id for one in given]
 
 
 def test_the_prompt_of_many_sequences_is_sent_once_and_kept_once() -> None:
@@ -108,7 +109,7 @@ def test_the_prompt_of_many_sequences_is_sent_once_and_kept_once() -> None:
         sizes.append(len(content))
         message = decode_from_frontend(content)
         assert isinstance(message, Add)
-        found = message.request.with_siblings(message.siblings)
+        found = message.requests
         assert found == given
         assert [one.params.prompt_logprobs for one in found] == [2] + [None] * (n - 1)
         assert [one.parent for one in found] == [None] + [given[0].id] * (n - 1)
@@ -121,7 +122,7 @@ def test_stop_strings_stay_with_the_front_end() -> None:
     request = EngineRequest("a", (5,), SamplingParams(stop=("\ud800",)), 3, 0, frozenset(), b"", 0.0)
     message = decode_from_frontend(encode(Add.of([request])))
     assert isinstance(message, Add)
-    assert message.request == replace(request, params=replace(request.params, stop=()))
+    assert message.requests == [replace(request, params=replace(request.params, stop=()))]
 
 
 def rows(first: int, count: int, columns: int = 3) -> LogprobRows:

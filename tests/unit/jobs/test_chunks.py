@@ -167,7 +167,7 @@ async def test_lines_of_an_engine_that_died_are_answered_by_another(error: Jaxse
     way.alive = False
     await way.bring_back(0)
     way.alive = True
-    for at in (1, 2):
+    for at in (1, 2, 3):
         await way.until_sent(at + 1)
         await way.bring_back(at)
     await asyncio.wait(tasks, timeout=PATIENCE)
@@ -175,21 +175,40 @@ async def test_lines_of_an_engine_that_died_are_answered_by_another(error: Jaxse
     assert way.echo.asked == ["r0", "r1", "r0", "r1", "r2", "r3"]
 
 
-async def test_a_line_that_kills_every_engine_ends_the_job() -> None:
+async def test_a_line_that_kills_every_engine_is_found() -> None:
+    def refuse(asked: Line) -> Answer | NoAnswer | None:
+        if asked.number == 5:
+            raise EngineDeadError("gone")
+        return None
+
+    way = Way(size=8, on_the_way=1)
+    way.echo.refuse = refuse
+    tasks = way.ask(*range(8))
+    at = 0
+    while not all(task.done() for task in tasks):
+        await way.until_sent(at + 1)
+        way.chunks.settle((await answer_chunk(way.echo, way.sent[at], f"engine {at}"))[0])
+        await asyncio.sleep(LINGER_SECONDS)
+        at += 1
+    outcomes = [task.result() for task in tasks]
+    assert isinstance(outcomes[5], NoAnswer)
+    assert outcomes[5].code == "engine_killed_by_request"
+    assert all(isinstance(outcome, Answer) for outcome in (*outcomes[:5], *outcomes[6:]))
+
+
+async def test_engines_that_always_die_end_the_job() -> None:
     def refuse(asked: Line) -> Answer | NoAnswer | None:
         raise EngineDeadError("gone")
 
-    way = Way(size=1, on_the_way=1)
+    way = Way(size=2, on_the_way=1)
     way.echo.refuse, way.alive = refuse, False
-    tasks = way.ask(0, 1)
-    for at in range(MOST_DEATHS + 1):
-        assert not any(task.done() for task in tasks)
+    tasks = way.ask(*range(20))
+    for at in range(MOST_DEATHS + 3):
         await way.until_sent(at + 1)
         await way.bring_back(at)
-    for task in tasks:
-        with pytest.raises(EngineDeadError, match="4 engines died, one after another: gone"):
-            await task
-    assert len(way.sent) == MOST_DEATHS + 1
+    await asyncio.wait(tasks, timeout=PATIENCE)
+    errors = [str(task.exception()) for task in tasks[2:]]
+    assert errors == ["6 engines died, one after another: gone"] * 18
 
 
 async def test_an_engine_that_loses_many_chunks_died_once() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxserve.sampling.options import STANDARD, RowSource
+from jaxserve.sampling.options import STANDARD
 from jaxserve.scheduler.request import Sequence
 from jaxserve.step.rows import RowTable
 from tests.support.bench import request
@@ -14,7 +14,7 @@ def sequence(name, **params):
 
 def take(table, one):
     params = one.request.params
-    one.slot = table.take(RowSource(params, one.request.seed, one.stop_token_ids), one.num_prompt + params.min_tokens)
+    one.slot = table.take(table.pack(one.row_source), one.num_prompt + params.min_tokens)
 
 
 def test_a_sequence_that_comes_back_to_another_slot_is_found_there() -> None:

@@ -1,0 +1,74 @@
+"""Requests that kill the engine process: they get an error, and all others their tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.chaos.test_processes import client_of
+from tests.support.hash_executor import expected
+from tests.support.hash_server import ENGINE, HashServer, hash_server
+
+STEP, DEADLY, TOKENS = 0.01, 259, 60
+
+
+async def ask(client: httpx.AsyncClient, prompt: list[int], tokens: int = TOKENS) -> httpx.Response:
+    """The reply, of a server that may be between two engines."""
+    body = {"prompt": prompt, "max_tokens": tokens, "return_token_ids": True, "ignore_eos": True}
+    while True:
+        reply = await client.post("/v1/completions", json=body)
+        if reply.status_code != 503:
+            return reply
+        await asyncio.sleep(0.1)
+
+
+def assert_whole(prompt: list[int], reply: httpx.Response, tokens: int = TOKENS) -> None:
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["token_ids"] == expected(prompt, tokens, vocab=260)
+
+
+def assert_convicted(reply: httpx.Response) -> None:
+    error: dict[str, Any] = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (500, "engine_killed_by_request")
+    assert reply.headers.get("x-should-retry") != "true"
+
+
+async def count_engines(server: HashServer, stopped: asyncio.Event) -> int:
+    seen: set[int] = set()
+    while not stopped.is_set():
+        seen.update(server.pids(ENGINE))
+        await asyncio.sleep(0.05)
+    return len(seen)
+
+
+async def test_a_request_that_kills_the_engine_is_found_and_its_neighbours_lose_nothing(tmp_path: Path) -> None:
+    """Two API servers share the engine, which may not be restarted more than once otherwise."""
+    with hash_server(tmp_path, {"frontends": 2, "max_engine_restarts": 1}, step_seconds=STEP, deadly=DEADLY) as server:
+        prompts = [[10 + number, 11, 12] for number in range(6)]
+        stopped = asyncio.Event()
+        counting = asyncio.create_task(count_engines(server, stopped))
+        async with client_of(server) as client:
+            asking = [asyncio.create_task(ask(client, prompt)) for prompt in prompts]
+            await asyncio.sleep(0.2)
+            poison = asyncio.create_task(ask(client, [1, 2, DEADLY]))
+            for prompt, reply in zip(prompts, await asyncio.gather(*asking), strict=True):
+                assert_whole(prompt, reply)
+            assert_convicted(await poison)
+            assert_whole([5, 6], await ask(client, [5, 6]))
+        stopped.set()
+        assert await counting <= 2 + 3, "a death in the beginning, and one for every halving"
+        server.until_idle()
+
+
+async def test_poison_that_comes_alone_ends_no_server(tmp_path: Path) -> None:
+    """More often than engines may end by themselves. It acts in the middle of an output."""
+    faults = {"deadly": DEADLY, "deadly_length": 20}
+    with hash_server(tmp_path, {"max_engine_restarts": 1}, step_seconds=STEP, **faults) as server:
+        async with client_of(server) as client:
+            for _ in range(2):
+                assert_convicted(await ask(client, [1, 2, DEADLY]))
+            assert_whole([5, 6], await ask(client, [5, 6]))
+        server.until_idle()
