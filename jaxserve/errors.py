@@ -34,6 +34,15 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_MODEL = "unsupported_model"
 
 
+_LONGEST_MESSAGE = 4000  # characters
+
+
+def _sendable(text: str) -> str:
+    """The text without what cannot be encoded, cut where it is very long: it may quote what a client sent."""
+    escaped = text[: _LONGEST_MESSAGE + 1].encode(errors="backslashreplace").decode()
+    return escaped if len(escaped) <= _LONGEST_MESSAGE else escaped[: _LONGEST_MESSAGE - 3] + "..."
+
+
 class JaxserveError(Exception):
     """Base of every error raised on purpose.
 
@@ -47,9 +56,9 @@ class JaxserveError(Exception):
     code = ErrorCode.INTERNAL
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _sendable(message)
+        self.param = None if param is None else _sendable(param)
+        super().__init__(self.message)
         self.retry_after = retry_after
 
     def copy(self) -> JaxserveError:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from jaxserve.adapters.peft import HostAdapter
 from jaxserve.errors import CheckpointError, ConflictError, InvalidRequestError, JaxserveError, ModelNotFoundError
+from jaxserve.untrusted import check_path
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,11 @@ class AdapterStore:
         `in_place`, or for a pin too many, and CheckpointError for what cannot be served. Whatever is raised, nothing has changed.
         """
         self.check_name(name, tenant, in_place=in_place)
-        directory = Path(path).expanduser()
+        check_path(str(path), "lora_path")
+        try:
+            directory = Path(path).expanduser()
+        except RuntimeError as error:
+            raise InvalidRequestError(f"lora_path: {error}", param="lora_path") from error
         adapter = self._read_directory(directory)
         info = self._info(name, adapter, str(directory), tenant, pin)
         with self._lock:

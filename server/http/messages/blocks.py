@@ -101,7 +101,7 @@ class AnthropicMessage(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"] = Field(description="system: text alone; instructions from here on")
     content: Content
 
 
