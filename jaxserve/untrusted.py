@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,8 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from jaxserve.errors import InvalidRequestError, JaxserveError
+
+_LOG = logging.getLogger(__name__)
 
 MAX_NESTING = 200  # lists and objects, one inside another
 MAX_DIGITS = 1000  # of integers in JSON schemas and arguments of calls, which may be of any size
@@ -136,6 +139,7 @@ def refused(param: str | None) -> Iterator[None]:
     except JaxserveError:
         raise
     except (RecursionError, OverflowError, MemoryError, ValueError) as error:  # a UnicodeError is a ValueError
+        _LOG.warning("refused a request for an unexpected error", exc_info=error)
         what = f"{param or 'the request'} cannot be processed: {type(error).__name__}: {str(error)[:200]}"
         raise InvalidRequestError(what, param=param) from error
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -76,10 +75,20 @@ def _read(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:
-        if len(body) < LARGE:  # a value that other parsers read is refused by its place
-            with suppress(ValueError, RecursionError):
-                check_json(json.loads(body), body.decode())
+        _refuse_by_place(body)
         raise
+
+
+def _refuse_by_place(body: bytes) -> None:
+    """Raise InvalidRequestError for a value that only other parsers read. A long body is not read twice."""
+    if len(body) >= LARGE:
+        return
+    try:
+        text = body.decode()
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    check_json(value, text)
 
 
 class LargeBodies:
