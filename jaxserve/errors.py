@@ -35,6 +35,9 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_MODEL = "unsupported_model"
 
 
+_LONGEST_MESSAGE = 4000  # characters
+
+
 class JaxserveError(Exception):
     """Base of every error raised on purpose.
 
@@ -48,10 +51,9 @@ class JaxserveError(Exception):
     code = ErrorCode.INTERNAL
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
-        message = printable(message)  # an error reaches clients, logs and other processes: each of them needs valid Unicode
-        super().__init__(message)
-        self.message = message
+        self.message = printable(message)  # an error reaches clients, logs and other processes: each of them needs valid Unicode
         self.param = None if param is None else printable(param)
+        super().__init__(self.message)
         self.retry_after = retry_after
 
     def copy(self) -> JaxserveError:
@@ -216,9 +218,10 @@ class UnsupportedModelError(CheckpointError):
 _MAX_BRIEF = 300  # characters of an exception that a message repeats
 
 
-def printable(text: str) -> str:
-    """The text with lone surrogates escaped, so that it can be encoded."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+def printable(text: str, longest: int = _LONGEST_MESSAGE) -> str:
+    """The text with lone surrogates escaped, so that it can be encoded, and cut to `longest` characters."""
+    escaped = text[: longest + 1].encode(errors="backslashreplace").decode()
+    return escaped if len(escaped) <= longest else escaped[: longest - 3] + "..."
 
 
 def brief(error: BaseException) -> str:
@@ -227,7 +230,7 @@ def brief(error: BaseException) -> str:
         text = repr(error)
     except Exception:
         return type(error).__name__
-    return printable(text if len(text) <= _MAX_BRIEF else f"{text[:_MAX_BRIEF]}...")
+    return printable(text, _MAX_BRIEF)
 
 
 def is_containable(error: BaseException) -> bool:

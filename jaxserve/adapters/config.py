@@ -18,6 +18,8 @@ CONFIG = "adapter_config.json"
 MAX_PATTERNS = 4096  # of one field
 _PLAIN = re.compile(r"[\w.-]+", re.ASCII)
 _TURNED_BEFORE = (0, 19)
+_LARGEST_COUNT = 2**31 - 1
+_LARGEST_NUMBER = 3.4e38  # what float32 holds
 
 # What would change the result, and the values at which it does not.
 _REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
@@ -121,9 +123,9 @@ class AdapterConfig:
                 raise CheckpointError(f"{where}: {name}={given[name]!r} is not supported")
         rank, alpha = given.get("r"), given.get("lora_alpha")
         if rank is None or not _is_count(rank):
-            raise CheckpointError(f"{where}: r must be a whole number above 0, got {rank!r}")
+            raise CheckpointError(f"{where}: r must be a whole number above 0, got {rank!r:.40}")
         if alpha is None or not _is_number(alpha):
-            raise CheckpointError(f"{where}: lora_alpha must be a number, got {alpha!r}")
+            raise CheckpointError(f"{where}: lora_alpha must be a number, got {alpha!r:.40}")
         base, budget = given.get("base_model_name_or_path"), TimeBudget(where)
         return cls(
             where=where,
@@ -155,8 +157,8 @@ def _is_before(version: object, first: tuple[int, int]) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST_COUNT
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from jaxserve.adapters.peft import HostAdapter
 from jaxserve.config.home import expand_home
 from jaxserve.errors import CheckpointError, ConflictError, InvalidRequestError, JaxserveError, ModelNotFoundError
+from jaxserve.untrusted import check_path
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class AdapterStore:
         `in_place`, or for a pin too many, and CheckpointError for what cannot be served. Whatever is raised, nothing has changed.
         """
         self.check_name(name, tenant, in_place=in_place)
+        check_path(str(path), "lora_path")
         directory = expand_home(path, "lora_path")
         adapter = self._read_directory(directory)
         info = self._info(name, adapter, str(directory), tenant, pin)

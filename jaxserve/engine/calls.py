@@ -24,6 +24,7 @@ from jaxserve.metrics.frame import Cursor, EngineLook
 from jaxserve.metrics.timeline import TimelineWindow
 from jaxserve.routing.demand import Demand
 from jaxserve.scheduler.demand import demand_of
+from jaxserve.untrusted import check_path
 
 Result = TypeVar("Result")
 
@@ -340,6 +341,7 @@ def _control(control: EngineControl, call: ControlCall) -> ControlAnswer:
         case AbortAll():
             return control.abort_all()
         case UpdateFromDisk(path, version, mode, force):
+            check_path(path, "path")
             return control.update_from_disk(Path(path), version, mode=mode, force=force)
         case NameWeights(version):
             return control.name_weights(version)

@@ -28,6 +28,7 @@ from jaxserve.grammar.tree import types
 from jaxserve.grammar.vocabulary import Vocabulary
 from jaxserve.sampling.response import ResponseParams
 from jaxserve.sampling.structured import FIELD
+from jaxserve.untrusted import refused
 
 _CONTENT = "content"  # the name of its grammar
 _ANNOTATIONS = frozenset({"title", "description", "$comment"})
@@ -41,6 +42,11 @@ def compile_response(params: ResponseParams, vocabulary: Vocabulary) -> tuple[LL
 
     Raises InvalidRequestError naming the tool's schema, or the content, and the place in it that cannot be held to.
     """
+    with refused("tools" if params.tools else params.param):
+        return _compiled(params, vocabulary)
+
+
+def _compiled(params: ResponseParams, vocabulary: Vocabulary) -> tuple[LLMatcher, ThinkingMarks | None]:
     template = _template(params)
     form = _Form(params, template, vocabulary)
     tools = list(_tools(params))

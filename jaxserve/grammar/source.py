@@ -16,6 +16,7 @@ from jaxserve.grammar.schema import prepared
 from jaxserve.grammar.shortest import LONGEST, least_repeated
 from jaxserve.grammar.structural_tag import StructuralTag, regex_literal, with_options
 from jaxserve.sampling.structured import StructuredOutputsParams
+from jaxserve.untrusted import check_json, refused
 
 # One space, or a new line and its indentation: what every writer of JSON needs, and no room to go on with for ever.
 WHITESPACE = r"( |\r?\n[ \t]{0,64})"
@@ -38,7 +39,8 @@ def grammar_source(params: StructuredOutputsParams, special_tokens: Mapping[str,
     Raises InvalidRequestError, naming the field and the place in it, for what is no such thing or is not supported. What it
     returns may still be refused when it is compiled.
     """
-    source = _lark(params, special_tokens)
+    with refused(params.param):
+        source = _lark(params, special_tokens)
     if not _may_force(params, source, special_tokens):
         return source + NO_FORCING
     # What Lark embeds takes longer to compile.
@@ -50,7 +52,8 @@ def named_grammar(params: StructuredOutputsParams, name: str, special_tokens: Ma
 
     Raises InvalidRequestError as `grammar_source` does.
     """
-    source = _lark(params, special_tokens)
+    with refused(params.param):
+        source = _lark(params, special_tokens)
     return _member(source, f'"name": {json.dumps(name)}, '), _may_force(params, source, special_tokens)
 
 
@@ -114,7 +117,11 @@ def json_options(params: StructuredOutputsParams | None = None) -> dict[str, Any
 def loaded(text: str, param: str) -> Any:
     """The value of a JSON text. Raises InvalidRequestError."""
     try:
-        return json.loads(text, parse_constant=_no_number)
+        value = json.loads(text, parse_constant=_no_number)
+        check_json(value, text, param, any_size=True)
+        return value
+    except InvalidRequestError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{param} must be JSON: {error}", param=param) from error
 

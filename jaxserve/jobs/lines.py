@@ -9,6 +9,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from jaxserve.errors import InvalidRequestError
+from jaxserve.untrusted import check_json
+
 _METHOD = "POST"
 _PIECE = 2**16  # bytes of a line too long that are passed over at once
 _CUSTOM_ID = "custom_id"
@@ -95,6 +98,9 @@ def parse(raw: RawLine) -> Line | LineError | None:
         return None
     try:
         value = msgspec.json.decode(data)
+        check_json(value, data)
+    except InvalidRequestError as error:
+        return LineError(raw.number, None, "invalid_json", error.message)
     except UnicodeDecodeError:
         return LineError(raw.number, None, "invalid_json", "the line is not UTF-8")
     except RecursionError:

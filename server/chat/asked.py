@@ -55,6 +55,7 @@ class AskedChat:
         messages: as templates take them.
         arguments: of EngineClient.render_chat.
         form: of the answer, behind thinking and instead of calls.
+        folds_system: whether system messages inside of it are joined to their neighbours where the chat template knows none.
     """
 
     messages: Sequence[ChatMessage]
@@ -62,6 +63,7 @@ class AskedChat:
     tools: AskedTools = field(default_factory=AskedTools)
     thinking: AskedThinking = field(default_factory=AskedThinking)
     form: Form = field(default_factory=Form)
+    folds_system: bool = False
 
 
 NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})

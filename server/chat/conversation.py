@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxserve.errors import InvalidRequestError
 from jaxserve.types import ChatMessage
+from jaxserve.untrusted import check_json
 
 
 def call(call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,6 +20,9 @@ def arguments_of(text: str, path: str) -> dict[str, Any]:
     """The arguments of a call that a client sends back as text. Raises InvalidRequestError unless they are a JSON object."""
     try:
         value = json.loads(text) if text.strip() else {}
+        check_json(value, text, path, any_size=True)
+    except InvalidRequestError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{path} must be the JSON text of an object: {error}", param=path) from error
     if not isinstance(value, dict):

@@ -15,6 +15,7 @@ from jaxserve.sampling.structured import StructuredOutputsParams
 from jaxserve.types import Prompt, TokensPrompt
 from server.chat.asked import AskedChat, AskedThinking, AskedTools
 from server.chat.reading import ResponseReader
+from server.chat.system_turns import with_system_turns
 from server.unsupported.check import drop
 
 _TAIL = 512  # tokens at the end of a prompt in which the assistant's turn begins, where it is opened there
@@ -60,7 +61,8 @@ async def prepare_chat(client: EngineClient, asked: AskedChat) -> PreparedChat:
         asked, choice = replace(asked, tools=AskedTools()), ToolChoice(())
     thinks = template is not None and "reasoning" in template.fields
     arguments = _arguments(asked, choice, thinks=thinks)
-    prompt = await client.render_chat(asked.messages, arguments)
+    messages = await with_system_turns(client, asked.messages) if asked.folds_system else asked.messages
+    prompt = await client.render_chat(messages, arguments)
     if template is None or not (choice.tools or thinks):
         return PreparedChat(prompt, asked.form.params)
     tail = _tail(client, prompt, goes_on=bool(asked.arguments.get("continue_final_message")))

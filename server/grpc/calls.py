@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
+from jaxserve.untrusted import refused
 from server.context import RequestContext
 from server.errors import grpc_status
 from server.requests import new_id
@@ -64,7 +65,8 @@ class GrpcCall:
     async def failures(self) -> AsyncIterator[None]:
         """Ends the call with the status of what is raised inside."""
         try:
-            yield
+            with refused(None):
+                yield
         except JaxserveError as error:
             await self._fail(error)
         except Exception:

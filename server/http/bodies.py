@@ -17,6 +17,7 @@ from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from jaxserve.jobs.answers import ASKED_AGAIN, STOPS_JOB, Answer
 from jaxserve.jobs.lines import Line
 from jaxserve.types import RequestOptions, ServiceClass
+from jaxserve.untrusted import refused
 from server.context import NOBODY, RequestContext
 from server.errors import OUTCOMES, http_body
 from server.http.chat.api import chat_reply
@@ -121,7 +122,8 @@ class BodyAnswerer:
     async def answer(self, line: Line) -> Answer:
         NOTES.set(Notes(self._lenience))  # told in the log alone: lines have no headers
         try:
-            reply = await answer_body(self._client, line.url, line.body, tenant=self._tenant, context=self._context)
+            with refused("body"):
+                reply = await answer_body(self._client, line.url, line.body, tenant=self._tenant, context=self._context)
         except JaxserveError as error:
             if error.code in ASKED_AGAIN | STOPS_JOB:
                 raise

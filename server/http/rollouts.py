@@ -9,7 +9,7 @@ import math
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from jaxserve.engine.calls import (
@@ -118,12 +118,15 @@ async def updated(request: Request, call: EngineCall[WeightInfo]) -> WeightInfo:
         raise InvalidRequestError(error.message, param=error.param) from error
 
 
+Version = int | Annotated[str, Field(max_length=256)]
+
+
 class UpdateInfo(StrictBody):
     """A checkpoint where the engine runs."""
 
     path: str
     mode: PauseMode = "wait"
-    weight_version: int | str | None = None
+    weight_version: Version | None = None
     force: bool = False
 
 
@@ -144,7 +147,7 @@ async def weight_info(request: Request) -> WeightReply:
 
 
 class NewVersion(StrictBody):
-    new_version: int | str
+    new_version: Version
 
 
 @router.post("/update_weight_version")
@@ -174,7 +177,7 @@ class FromDisk(StrictBody):
     model_path: str
     load_format: Literal["auto"] | None = None
     abort_all_requests: bool = False
-    weight_version: int | str | None = None
+    weight_version: Version | None = None
     is_async: Literal[False] = False
     torch_empty_cache: Literal[False] = False
     keep_pause: Literal[False] = False

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.untrusted import check_json, refused
 
 # Reading values takes the server's one thread for all: as many as take it a few hundredths of a second. A member of an object
 # takes as long as some values of a list.
@@ -36,24 +38,57 @@ class StrictJsonRoute(APIRoute):
                     f"the body must hold at most {MAX_VALUES} values, and has {values} by its commas, and colons, which count as "
                     f"{_A_MEMBER}"
                 )
-            return await handle(strictly)
+            try:
+                with refused(None):
+                    return await handle(strictly)
+            except RequestValidationError as error:
+                if strictly.refusal is None:
+                    raise
+                raise strictly.refusal from error
 
         return strict
 
 
 class _StrictRequest(Request):
+    refusal: InvalidRequestError | None = None  # which says more than the framework would
+
     async def json(self) -> Any:
         """The body's value. Raises JSONDecodeError, which the framework expects, for whatever is wrong with it."""
         body = await self.body()
         await self.app.state.large_bodies.turn(len(body))
         try:
-            return msgspec.json.decode(body)
+            value = _read(body)
+            check_json(value, body)
+            return value
+        except InvalidRequestError as error:
+            self.refusal = error
+            raise json.JSONDecodeError(error.message, "", 0) from error
         except UnicodeDecodeError as error:
             raise json.JSONDecodeError("it is not UTF-8", "", 0) from error
         except RecursionError as error:
             raise json.JSONDecodeError("it is nested too deeply", "", 0) from error
         except msgspec.DecodeError as error:
             raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        _refuse_by_place(body)
+        raise
+
+
+def _refuse_by_place(body: bytes) -> None:
+    """Raise InvalidRequestError for a value that only other parsers read. A long body is not read twice."""
+    if len(body) >= LARGE:
+        return
+    try:
+        text = body.decode()
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    check_json(value, text)
 
 
 class LargeBodies:

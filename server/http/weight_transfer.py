@@ -29,7 +29,7 @@ from jaxserve.engine.control import SentAdapter, SentMapping
 from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import InvalidRequestError
 from server.http.headers import client_of
-from server.http.rollouts import StrictBody, WeightReply, require_keys, told, updated
+from server.http.rollouts import StrictBody, Version, WeightReply, require_keys, told, updated
 from server.http.strict_json import StrictJsonRoute
 
 PIECE_TYPE = "application/octet-stream"
@@ -134,7 +134,7 @@ async def put_piece(request: Request, update_id: Annotated[str, Query()]) -> Wei
 class FinishWeightUpdate(StrictBody):
     """vLLM's `weight_version`, and what jaxserve's other updates are told."""
 
-    weight_version: int | str | None = None
+    weight_version: Version | None = None
     update_id: str | None = None
     mode: PauseMode = "wait"
     force: bool = False

@@ -11,6 +11,7 @@ import msgspec
 
 from jaxserve.errors import InvalidRequestError
 from jaxserve.proto import kserve_pb2 as pb
+from jaxserve.untrusted import check_json, is_plain
 from server.kserve import pooling
 from server.kserve.requests import INPUTS
 from server.kserve.tensors import texts
@@ -46,7 +47,10 @@ class _Infer(msgspec.Struct):
 def read_json(content: bytes, kind: type[Body]) -> Body:
     """A body. Raises InvalidRequestError that says where it is not as it must be."""
     try:
-        return msgspec.json.decode(content, type=kind)
+        body = msgspec.json.decode(content, type=kind)
+        if not is_plain(content):
+            check_json(msgspec.json.decode(content), content)
+        return body
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"the body is not as it must be: {error}") from error
 

@@ -11,6 +11,7 @@ from jaxserve.errors import InvalidRequestError
 from jaxserve.proto import kserve_pb2 as pb
 from jaxserve.sampling.params import NUMBERS
 from jaxserve.sampling.structured import FIELD
+from jaxserve.untrusted import check_json
 from server.structured import KINDS, WHITESPACE, Form, form_of, ways
 from server.unsupported.check import checked
 
@@ -29,6 +30,9 @@ def from_json(text: str, name: str) -> tuple[dict[str, Any], Form]:
     """SamplingParams' arguments from a JSON object called `name`, and the form of the output. Raises InvalidRequestError."""
     try:
         fields = json.loads(text)
+        check_json(fields, text, name)
+    except InvalidRequestError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{name} must be a JSON object ({error})", param=name) from error
     if not isinstance(fields, dict):
@@ -50,6 +54,9 @@ def _value_of_form(key: str, value: Any, name: str) -> Any:
         return value
     try:
         found = json.loads(value) if isinstance(value, str) else value
+        check_json(found, value if isinstance(value, str) else "", name, any_size=True)
+    except InvalidRequestError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{name} must be a JSON {kind[1]} ({error})", param=name) from error
     if not isinstance(found, kind[0]):

@@ -100,9 +100,12 @@ async def _job(client: EngineClient, body: MessagesRequest, headers: Headers) ->
 
 async def _prepared(client: EngineClient, body: PromptFields, form: Form, names: Mapping[str, str]) -> PreparedChat:
     try:
-        return await prepare_chat(client, body.asked(form))
+        chat = await prepare_chat(client, body.asked(form))
     except JaxserveError as error:
         raise in_words_of_client(error, names) from error
+    if body.context_management is not None:
+        body.context_management.check(body.messages, len(tokens_of(chat.prompt)))
+    return chat
 
 
 async def _whole(events: Events, empty: AnthropicMessageReply, *, omits_thinking: bool) -> Response:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from server.chat.asked import AskedChat
 from server.http.fields import EngineFields, StopList
 from server.http.messages.blocks import Texts, Turns, conversation
+from server.http.messages.context import ContextManagement
 from server.http.messages.tools import (
     AnthropicTool,
     AnthropicToolChoice,
@@ -56,6 +57,9 @@ class PromptFields(BaseModel):
     tool_choice: AnthropicToolChoice | None = Field(None, description="whether to call; auto by default")
     thinking: ThinkingConfig | None = Field(None, description="whether to think before the answer; as the model likes by default")
     output_config: OutputConfig | None = Field(None, description="how to write the answer")
+    context_management: ContextManagement | None = Field(
+        None, description="what to clear of a long conversation; refused where it would clear something"
+    )
 
     def asked(self, form: Form) -> AskedChat:
         """Raises InvalidRequestError for what does not go together."""
@@ -68,6 +72,7 @@ class PromptFields(BaseModel):
             tools=asked_tools(self.tools or (), self.tool_choice),
             thinking=asked_thinking(self.thinking, effort),
             form=form,
+            folds_system=True,
         )
 
     def names(self) -> dict[str, str]:

@@ -53,6 +53,8 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
     client, work = _work(body, request)
     documents = listed([one if isinstance(one, str) else one.text for one in body.documents], "documents")
     check_not_empty(body.query, "query")
+    if body.top_n is not None and body.top_n < 0:
+        raise InvalidRequestError(f"top_n must be at least 0 (got {body.top_n})", param="top_n")
     scores, pooled = await until_gone(request.receive, _scores(work, body, "rerank-", [(body.query, one) for one in documents]))
 
     def reply() -> RerankReply:

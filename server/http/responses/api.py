@@ -87,6 +87,7 @@ async def _job(client: EngineClient, body: ResponsesRequest, options: RequestOpt
         tools=body.asked_tools(),
         thinking=body.asked_thinking(),
         form=form,
+        folds_system=True,
     )
     try:
         chat = await prepare_chat(client, asked)

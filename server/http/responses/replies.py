@@ -155,7 +155,7 @@ class ResponseReply(TypedDict):
     temperature: float
     text: TextReply
     tool_choice: str | dict[str, Any]
-    tools: list[FlatToolReply]
+    tools: list[FlatToolReply | dict[str, Any]]
     top_logprobs: int
     top_p: float
     truncation: Literal["disabled"]
@@ -189,7 +189,7 @@ class Draft:
             "temperature": job.params.temperature,
             "text": {"format": _format(body)},
             "tool_choice": body.chosen() or "auto",
-            "tools": [tool.model_dump() for tool in body.tools or ()],  # type: ignore[misc]
+            "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": job.params.top_p,
             "truncation": "disabled",

@@ -338,10 +338,72 @@ def turns(*contents: Any) -> dict[str, Any]:
     }
 
 
+THINKING: list[dict[str, Any]] = [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "y"}]
+CLEAR_THINKING, CLEAR_USES = "clear_thinking_20251015", "clear_tool_uses_20250919"
+
+
+def managed(*edits: dict[str, Any]) -> dict[str, Any]:
+    return {"context_management": {"edits": list(edits)}}
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        managed({"type": CLEAR_THINKING, "keep": "all"}, {"type": CLEAR_USES}, {"type": "compact_20260112"}),
+        managed({"type": CLEAR_THINKING}),
+        {**turns("x", THINKING, "y"), **managed({"type": CLEAR_THINKING})},
+        {**turns("x", [USE], [RESULT]), **managed({"type": CLEAR_USES, "trigger": {"type": "input_tokens", "value": 0}})},
+        {
+            **turns("x", [USE], [RESULT]),
+            **managed(
+                {"type": CLEAR_USES, "trigger": {"type": "tool_uses", "value": 1}, "keep": {"type": "tool_uses", "value": 0}}
+            ),
+        },
+        {"context_management": {}},
+    ],
+)
+async def test_context_management_that_changes_nothing(http: httpx.AsyncClient, path: str, change: dict[str, Any]) -> None:
+    reply = await http.post(path, json={**ask("x"), **change})
+    assert reply.status_code == 200, reply.text
+
+
+async def test_system_turns(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
+    """The engine's template writes none inside a conversation: they become part of the user's messages."""
+    terse = {"role": "system", "content": [{"type": "text", "text": "Be terse."}]}
+    user = {"role": "user", "content": "x"}
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        reply = await http.post(path, json={**ask("x"), "system": "Add.", "messages": [user, terse]})
+        assert reply.status_code == 200, reply.text
+        assert engine.messages == [{"role": "system", "content": "Add."}, {"role": "user", "content": "x\n\nBe terse."}]
+    reply = await http.post("/v1/messages", json={**ask("x"), "messages": [user, {"role": "system", "content": [USE]}]})
+    assert reply.json()["error"]["message"].startswith(
+        "messages[1].content[0].type must not be tool_use in a message of the role"
+    )
+
+
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (
+            {**turns("x", THINKING, "y", THINKING, "z"), **managed({"type": CLEAR_THINKING})},
+            "context_management.edits[0] (clear_th",
+        ),
+        (
+            {
+                **turns("x", [USE], [RESULT]),
+                **managed(
+                    {
+                        "type": CLEAR_USES,
+                        "trigger": {"type": "input_tokens", "value": 0},
+                        "keep": {"type": "tool_uses", "value": 0},
+                    }
+                ),
+            },
+            "context_management.edits[0] (clear_tool_uses_20250919) would change",
+        ),
+        (managed({"type": "forget"}), "context_management.edits[0]"),
         (
             {"tools": [ADD, {"type": "web_search_20250305", "name": "web_search"}]},
             "tools[1].type must be custom, or left out: only",

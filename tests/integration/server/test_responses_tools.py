@@ -277,13 +277,43 @@ async def test_a_stream_that_fails_says_so_in_the_response_too(http: httpx.Async
     assert "secret" not in text
 
 
+OTHERS: list[dict[str, Any]] = [
+    {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "g", "parameters": {}}]},
+    {"type": "web_search_2025_08_26", "external_web_access": False},
+    {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}},
+    {"type": "of tomorrow\n"},
+]
+
+
+async def test_tools_that_are_no_functions_are_accepted_and_not_offered(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
+    asked = {"input": "hi", "tools": [OTHERS[0], FUNCTION, *OTHERS[1:]]}
+    reply = await http.post("/v1/responses", json=asked)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["x-jaxserve-warning"].endswith(": tools.namespace, tools.web_search, tools.custom, tools.other")
+    assert [tool["name"] for tool in json.loads(params(engine).tools)] == ["f"]
+    assert [tool["function"]["name"] for tool in engine.arguments["tools"]] == ["f"]
+    assert [tool["type"] for tool in reply.json()["tools"]] == [tool["type"] for tool in asked["tools"]]
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}, {"type": "function", "name": "f"}]}
+    reply = await http.post("/v1/responses", json={**asked, "tool_choice": allowed})
+    assert reply.status_code == 200, reply.text
+    assert [tool["name"] for tool in json.loads(params(engine).tools)] == ["f"]
+
+
 FUNCTION: dict[str, Any] = {"type": "function", "name": "f", "parameters": {}}
 
 
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"tools": [FUNCTION, {"type": "web_search"}]}, "tools[1].type"),
+        ({"tools": [{"type": "web_search"}, {**FUNCTION, "name": "a b"}]}, "tools[1].name"),
+        (
+            {"tools": [{"type": "web_search"}, {**FUNCTION, "parameters": {"type": "array"}, "strict": True}]},
+            "tools[1].parameters",
+        ),
+        ({"tools": [FUNCTION, {"type": 3}]}, "tools[1].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [FUNCTION, {"type": "custom", "name": "g"}], "tool_choice": {"type": "custom", "name": "g"}}, "tool_choice"),
+        ({"tools": [FUNCTION, {"type": "custom", "name": "g"}], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
         ({"tools": [{**FUNCTION, "name": "a b"}]}, "tools[0].name"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),

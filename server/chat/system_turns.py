@@ -1,0 +1,58 @@
+"""System messages inside a conversation, of which some chat templates know none: these get them as part of other messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import JaxserveError
+from jaxserve.types import ChatMessage, TokensPrompt
+
+_SIGN = "Be kind to snails."
+_PROBE: Sequence[ChatMessage] = (
+    {"role": "user", "content": "1"},
+    {"role": "system", "content": _SIGN},
+    {"role": "assistant", "content": "2"},
+    {"role": "user", "content": "3"},
+)
+
+
+async def with_system_turns(client: EngineClient, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """The conversation as the chat template takes it: unchanged if it writes system messages wherever they are."""
+    inside = any(message["role"] == "system" for message in messages[1:])
+    return folded(messages) if inside and not await _are_written(client) else messages
+
+
+def folded(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The conversation with no system message but the first: the text of others ends the user's message before, or begins the
+    next one, or is a message of the user's.
+    """
+    kept: list[ChatMessage] = []
+    waiting: list[str] = []  # texts for the user's next message
+    for message in messages:
+        if message["role"] == "system" and kept:
+            if not waiting and kept[-1]["role"] in ("user", "system"):
+                kept[-1] = _joined(kept[-1], kept[-1]["content"], message["content"])
+            else:
+                waiting.append(message["content"])
+            continue
+        if waiting and message["role"] == "user":
+            message, waiting = _joined(message, *waiting, message["content"]), []
+        elif waiting:
+            kept.append({"role": "user", "content": "\n\n".join(waiting)})
+            waiting = []
+        kept.append(message)
+    return [*kept, {"role": "user", "content": "\n\n".join(waiting)}] if waiting else kept
+
+
+def _joined(message: ChatMessage, *texts: str) -> ChatMessage:
+    return cast(ChatMessage, {**message, "content": "\n\n".join(filter(None, texts))})
+
+
+async def _are_written(client: EngineClient) -> bool:
+    try:
+        prompt = await client.render_chat(_PROBE, {"add_generation_prompt": True})
+    except JaxserveError:
+        return False
+    return _SIGN in client.tokenizer.decode(cast(TokensPrompt, prompt)["prompt_token_ids"], skip_special_tokens=False)
