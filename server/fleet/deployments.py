@@ -24,6 +24,7 @@ from jaxserve.errors import ConfigError
 from server.fleet.directory import Directory, Edition, Listing
 from server.fleet.front import FrontReady, PeerSpec, answer_front
 from server.fleet.ingress import Ingress, SharedBy
+from server.fleet.loopback import replica_on_loopback
 from server.fleet.replica import Replica
 from server.fleet.scaling import as_stats
 from server.gateway.shared import SharedLedger
@@ -156,6 +157,7 @@ class ReplicaDeployment:
     """A Replica that Ray Serve keeps."""
 
     async def __init__(self, settings: ReplicaSettings) -> None:  # type: ignore[misc]  # Ray Serve awaits it
+        replica_on_loopback()
         _work_in(settings.directory)
         self._settings = settings
         self._directory = _Listed(settings.fleet)
@@ -212,6 +214,7 @@ class IngressDeployment:
     """An Ingress that Ray Serve keeps."""
 
     async def __init__(self, settings: IngressSettings) -> None:  # type: ignore[misc]  # Ray Serve awaits it
+        replica_on_loopback()
         _work_in(settings.directory)
         self._settings = settings
         peers = None

@@ -26,6 +26,7 @@ from server.processes.specs import FleetSpec, Replicas
 from server.processes.supervisor import Announcer, Peers, Supervisor
 
 _EXIT_FAILED = 2
+RETRY_SECONDS = 60.0  # that a fleet takes to start again, about
 
 _LOG = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ class ToldReplicas:
             if self.up and not self._ready:
                 self._ready = True
                 self._host.on_ready(f"the first of the fleet's replicas: {', '.join(one.id for one in replicas.places)}")
-        raise EngineDeadError("the ingress is gone")
+        raise EngineDeadError("the fleet has lost Ray: the ingress's actor ended", retry_after=RETRY_SECONDS)
 
     async def stop(self) -> None:
         """They are not ours to end."""
@@ -170,7 +171,7 @@ class ToldReplicas:
 
 def main() -> int:
     """Serve until told to drain, or the parent is gone. Returns the exit code: 0 after a drain, 2 if it cannot serve."""
-    parent, first = adopt()
+    parent, first = adopt(outlives=True)  # of a node or a GCS that is lost, clients are told
     spec = msgspec.json.decode(first, type=FrontSpec)
     config = spec.server_config()
     set_up_logging(config.log_level, config.log_format)
