@@ -59,7 +59,7 @@ def _run(config: FleetConfig, name: str, *, detach: bool, delete: bool) -> int:
             print("ready:", *(f"{one.http} {one.grpc}" for one in fleet.deploy()), flush=True)
             if detach:
                 return 0
-            lost = cluster.ray_watch().watch()
+            lost = cluster.until_ray_is_lost()
             print(f"jaxserve: the fleet has lost {lost}: it ends, start it again", file=sys.stderr, flush=True)
             return _EXIT_LOST
         except KeyboardInterrupt:

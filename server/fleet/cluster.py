@@ -32,10 +32,11 @@ from server.fleet.deployments import (
     ledger_name,
     open_directory,
     open_ledger,
+    ray_services,
 )
 from server.fleet.front import FrontReady
 from server.fleet.loopback import cluster_on_loopback
-from server.fleet.ray_watch import RayWatch
+from server.fleet.ray_watch import FAREWELL_SECONDS, RayWatch
 from server.fleet.reasons import reason_in
 from server.ports import Addresses
 from server.processes.engines import engine_spec
@@ -94,16 +95,6 @@ def start_here(starts: int = STARTS) -> None:
             return
 
 
-def ray_watch() -> RayWatch:
-    """Watches the GCS, and the raylet of this machine if it has one."""
-    context = ray.get_runtime_context()
-    services = {"Ray's control service (GCS)": context.gcs_address}
-    for node in ray.nodes():
-        if node["NodeID"] == context.get_node_id():
-            services["Ray's raylet"] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
-    return RayWatch(services)
-
-
 def _joined(address: str | None, *, keep: bool) -> bool:
     """Connect to a cluster that is there; False if none is. Raises ConfigError if there is none at the address."""
     where = address or ("auto" if keep else None)  # "auto" would join what ends with another program, too
@@ -120,6 +111,13 @@ def _joined(address: str | None, *, keep: bool) -> bool:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0]
+
+
+def until_ray_is_lost() -> str:
+    """Wait until the GCS or this machine's raylet is gone, and its clients were told. Returns which."""
+    lost = RayWatch(ray_services()).watch()
+    time.sleep(FAREWELL_SECONDS)
+    return lost
 
 
 class Fleet:

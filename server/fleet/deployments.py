@@ -24,7 +24,8 @@ from jaxserve.errors import ConfigError
 from server.fleet.directory import Directory, Edition, Listing
 from server.fleet.front import FrontReady, PeerSpec, answer_front
 from server.fleet.ingress import Ingress, SharedBy
-from server.fleet.loopback import replica_on_loopback
+from server.fleet.loopback import LOOPBACK, replica_on_loopback
+from server.fleet.ray_watch import FAILURES, PATIENT_FAILURES, RayServices
 from server.fleet.replica import Replica
 from server.fleet.scaling import as_stats
 from server.gateway.shared import SharedLedger
@@ -110,6 +111,17 @@ class _Shared:
     async def ask(self, asked: bytes) -> bytes:
         told: bytes = await self._ledger.handle.remote(self._name, asked)
         return told
+
+
+def ray_services() -> RayServices:
+    """The GCS, and the raylet of the machine that this process is on."""
+    context = ray.get_runtime_context()
+    addresses = {"Ray's control service (GCS)": context.gcs_address}
+    for node in ray.nodes():
+        if node["NodeID"] == context.get_node_id():
+            addresses["Ray's raylet"] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    alone = ray.util.get_node_ip_address() == LOOPBACK
+    return RayServices(addresses, FAILURES if alone else PATIENT_FAILURES)
 
 
 class _Listed:
@@ -222,7 +234,7 @@ class IngressDeployment:
             name = f"{settings.deployment}/{serve.get_replica_context().replica_id.unique_id}"
             spec = PeerSpec(name=name, among=settings.among, admits=settings.admits)
             peers = SharedBy(spec, _Shared(settings.fleet, name).ask)
-        self._ingress = Ingress(settings.server, settings.spec, _Listed(settings.fleet).next_edition, peers)
+        self._ingress = Ingress(settings.server, settings.spec, _Listed(settings.fleet).next_edition, peers, ray_services())
         self._addresses = await self._ingress.start()
 
     async def check_health(self) -> None:
