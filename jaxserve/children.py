@@ -174,10 +174,14 @@ class Parent:
         return bytes(content)
 
 
-def adopt() -> tuple[Parent, bytes]:
-    """In a child, first of all: tie its life to its parent's. Returns the parent and its first message."""
+def adopt(*, outlives: bool = False) -> tuple[Parent, bytes]:
+    """In a child, first of all: tie its life to its parent's. Returns the parent and its first message.
+
+    Args:
+        outlives: the child ends by itself when the socket does, after it told its clients why; else the kernel kills it.
+    """
     connection, parent_id = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    if sys.platform == "linux":
+    if sys.platform == "linux" and not outlives:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = Parent(connection)
     first = parent.receive()

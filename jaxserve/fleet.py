@@ -17,6 +17,7 @@ from jaxserve.logs import set_up_logging
 
 _LOG = logging.getLogger("jaxserve.fleet")  # it runs as __main__
 _EXIT_ERROR = 2
+_EXIT_LOST = 3  # what ran is lost; another start may well work
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,14 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = read_fleet(given.config)
         set_up_logging(config.server.log_level, config.server.log_format)
         if not given.check:
-            _run(config, given.name, detach=given.detach, delete=given.delete)
+            return _run(config, given.name, detach=given.detach, delete=given.delete)
     except JaxserveError as error:
         print(f"jaxserve: {error.message}", file=sys.stderr, flush=True)
         return _EXIT_ERROR
     return 0
 
 
-def _run(config: FleetConfig, name: str, *, detach: bool, delete: bool) -> None:
+def _run(config: FleetConfig, name: str, *, detach: bool, delete: bool) -> int:
+    """Returns the exit code."""
     try:
         cluster: Any = import_module("server.fleet.cluster")
     except ModuleNotFoundError as error:
@@ -51,17 +53,19 @@ def _run(config: FleetConfig, name: str, *, detach: bool, delete: bool) -> None:
         fleet = cluster.Fleet(config, name)
         if delete:
             fleet.delete()
-            return
+            return 0
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as by Ctrl-C
         try:
             print("ready:", *(f"{one.http} {one.grpc}" for one in fleet.deploy()), flush=True)
             if detach:
-                return
-            while True:
-                signal.pause()
+                return 0
+            lost = cluster.until_ray_is_lost()
+            print(f"jaxserve: the fleet has lost {lost}: it ends, start it again", file=sys.stderr, flush=True)
+            return _EXIT_LOST
         except KeyboardInterrupt:
             _LOG.info("the fleet is taken away")
         fleet.delete()
+        return 0
 
 
 if __name__ == "__main__":

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus-client when it is imported, and for each file that it opens
 
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+_RAY_SETTINGS = MappingProxyType({"RAY_agent_register_timeout_ms": "120000", "RAY_kill_child_processes_on_worker_exit": "false"})
 _RUNTIME = "XDG_RUNTIME_DIR"
 
 
@@ -22,6 +27,27 @@ def user_runtime_directory() -> Path | None:
 def share_metrics_in(directory: Path) -> None:
     """From now on this process's new metrics go to files in this directory; see `jaxserve.metrics.shared`."""
     os.environ[METRICS_VARIABLE] = str(directory)
+
+
+@contextmanager
+def ray_children() -> Iterator[None]:
+    """Inside, processes that are started have what Ray's need.
+
+    They may keep compiled modules: without, every process of Ray compiles some thousand files, which takes longer than Ray waits.
+    They have time to start. Ray leaves children of its workers alone: ours end by themselves, once their clients know why.
+    """
+    before = dict(os.environ)
+    os.environ.pop(_NO_BYTECODE, None)
+    for name, value in _RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        for name in (_NO_BYTECODE, *_RAY_SETTINGS):
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                os.environ.pop(name, None)
 
 
 def xla_flags() -> str:

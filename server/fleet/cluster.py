@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 import ray
 from ray import serve
+from ray._private.services import canonicalize_bootstrap_address
 
 from jaxserve.config.fleet import FleetConfig, PoolConfig
+from jaxserve.config.runtime import ray_children
 from jaxserve.engine.remote.curve import CurveKeys
 from jaxserve.errors import ConfigError, EngineDeadError
 from server.fleet.autoscaling import autoscaling
@@ -30,16 +32,22 @@ from server.fleet.deployments import (
     ledger_name,
     open_directory,
     open_ledger,
+    ray_services,
 )
 from server.fleet.front import FrontReady
+from server.fleet.loopback import cluster_on_loopback
+from server.fleet.ray_watch import FAREWELL_SECONDS, RayWatch
 from server.fleet.reasons import reason_in
 from server.ports import Addresses
 from server.processes.engines import engine_spec
 from server.processes.specs import FleetSpec, PoolRule
 
+_LOG = logging.getLogger(__name__)
+
 # Ray puts the current directory on its workers' import path.
 WORKERS = {"worker_process_setup_hook": "jaxserve.own_packages.resolve_everywhere"}
 LOCAL = "local"  # address of a cluster that is started here
+STARTS = 3  # of one
 HEARD_SECONDS = 30.0  # within which ingresses that serve must have told the ledger where
 LOOK_SECONDS = 0.1
 HEALTH_SECONDS = 1.0  # between Ray's looks at whether a replica or an ingress is there
@@ -60,17 +68,47 @@ def connected(address: str | None, *, keep: bool) -> Iterator[None]:
     if address == LOCAL or not _joined(address, keep=keep):
         if keep:
             raise ConfigError("no Ray cluster runs here that could keep a fleet: ray start --head", param="ray")
-        ray.init(address=LOCAL, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False, runtime_env=WORKERS)
+        start_here()
     try:
         yield
     finally:
         ray.shutdown()
 
 
+def start_here(starts: int = STARTS) -> None:
+    """Start a cluster of this machine, of which everything listens on loopback.
+
+    Ray gives its processes half a minute to start. On a busy machine, or where Python compiles every module anew, that may be too
+    short; the next start finds the files in memory.
+
+    Raises ConfigError that says why Ray does not start.
+    """
+    for last in range(starts):
+        try:
+            with ray_children(), cluster_on_loopback():
+                ray.init(
+                    address=LOCAL,
+                    namespace=NAMESPACE,
+                    logging_level=logging.WARNING,
+                    include_dashboard=False,
+                    runtime_env=WORKERS,
+                )
+        except Exception as error:  # Ray raises bare exceptions
+            ray.shutdown()
+            if last == starts - 1:
+                logs = "its log is in /tmp/ray/session_latest/logs (raylet.out, gcs_server.out)"
+                raise ConfigError(f"Ray does not start on this machine: {_first_line(error)} {logs}", param="ray") from error
+            _LOG.warning("Ray does not start (%s): another try", _first_line(error))
+        else:
+            return
+
+
 def _joined(address: str | None, *, keep: bool) -> bool:
     """Connect to a cluster that is there; False if none is. Raises ConfigError if there is none at the address."""
+    where = address or ("auto" if keep else None)  # "auto" would join what ends with another program, too
+    if where is None and canonicalize_bootstrap_address(None) is None:
+        return False
     try:
-        where = address or ("auto" if keep else None)  # "auto" would join what ends with another program, too
         ray.init(address=where, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False, runtime_env=WORKERS)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address is not None:
@@ -81,6 +119,13 @@ def _joined(address: str | None, *, keep: bool) -> bool:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0]
+
+
+def until_ray_is_lost() -> str:
+    """Wait until the GCS or this machine's raylet is gone, and its clients were told. Returns which."""
+    lost = RayWatch(ray_services()).watch()
+    time.sleep(FAREWELL_SECONDS)
+    return lost
 
 
 class Fleet:

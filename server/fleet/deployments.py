@@ -24,6 +24,8 @@ from jaxserve.errors import ConfigError
 from server.fleet.directory import Directory, Edition, Listing
 from server.fleet.front import FrontReady, PeerSpec, answer_front
 from server.fleet.ingress import Ingress, SharedBy
+from server.fleet.loopback import LOOPBACK, replica_on_loopback
+from server.fleet.ray_watch import FAILURES, PATIENT_FAILURES, RayServices
 from server.fleet.replica import Replica
 from server.fleet.scaling import as_stats
 from server.gateway.shared import SharedLedger
@@ -111,6 +113,17 @@ class _Shared:
         return told
 
 
+def ray_services() -> RayServices:
+    """The GCS, and the raylet of the machine that this process is on."""
+    context = ray.get_runtime_context()
+    addresses = {"Ray's control service (GCS)": context.gcs_address}
+    for node in ray.nodes():
+        if node["NodeID"] == context.get_node_id():
+            addresses["Ray's raylet"] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    alone = ray.util.get_node_ip_address() == LOOPBACK
+    return RayServices(addresses, FAILURES if alone else PATIENT_FAILURES)
+
+
 class _Listed:
     """The directory as one who may lose sight of it sees it."""
 
@@ -156,6 +169,7 @@ class ReplicaDeployment:
     """A Replica that Ray Serve keeps."""
 
     async def __init__(self, settings: ReplicaSettings) -> None:  # type: ignore[misc]  # Ray Serve awaits it
+        replica_on_loopback()
         _work_in(settings.directory)
         self._settings = settings
         self._directory = _Listed(settings.fleet)
@@ -212,6 +226,7 @@ class IngressDeployment:
     """An Ingress that Ray Serve keeps."""
 
     async def __init__(self, settings: IngressSettings) -> None:  # type: ignore[misc]  # Ray Serve awaits it
+        replica_on_loopback()
         _work_in(settings.directory)
         self._settings = settings
         peers = None
@@ -219,7 +234,7 @@ class IngressDeployment:
             name = f"{settings.deployment}/{serve.get_replica_context().replica_id.unique_id}"
             spec = PeerSpec(name=name, among=settings.among, admits=settings.admits)
             peers = SharedBy(spec, _Shared(settings.fleet, name).ask)
-        self._ingress = Ingress(settings.server, settings.spec, _Listed(settings.fleet).next_edition, peers)
+        self._ingress = Ingress(settings.server, settings.spec, _Listed(settings.fleet).next_edition, peers, ray_services())
         self._addresses = await self._ingress.start()
 
     async def check_health(self) -> None:

@@ -18,6 +18,7 @@ from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.codec import decoder, encode, presentable
 from jaxserve.errors import EngineDeadError, InternalError, JaxserveError
 from jaxserve.logs import set_up_logging
+from server.fleet.ray_watch import RayServices, RayWatch
 from server.gateway.leased import LeasedLedger
 from server.gateway.shared import Shared, SharedLedger, SharedReply
 from server.ports import Addresses
@@ -26,6 +27,7 @@ from server.processes.specs import FleetSpec, Replicas, TrialQuestion
 from server.processes.supervisor import Announcer, Peers, Supervisor
 
 _EXIT_FAILED = 2
+RETRY_SECONDS = 60.0  # that a fleet takes to start again, about
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,11 +50,13 @@ class FrontSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         peers: None where it is the only ingress.
+        ray: services without which it ends; None for none.
     """
 
     config: dict[str, Any]
     fleet: FleetSpec
     peers: PeerSpec | None = None
+    ray: RayServices | None = None
 
     def server_config(self) -> ServerConfig:
         return msgspec.convert(self.config, ServerConfig)
@@ -138,8 +142,16 @@ class SharedWay:
 class ToldReplicas:
     """Engines that somebody else keeps: passes on what the parent says of them, and what else it says."""
 
-    def __init__(self, fleet: FleetSpec, reader: asyncio.StreamReader, shared: SharedWay, host: EngineHost) -> None:
+    def __init__(
+        self,
+        fleet: FleetSpec,
+        reader: asyncio.StreamReader,
+        shared: SharedWay,
+        host: EngineHost,
+        ray: RayServices | None = None,
+    ) -> None:
         self.target = fleet
+        self._watch = RayWatch(ray or RayServices({}))
         self._reader = reader
         self._shared = shared
         self._host = host
@@ -147,7 +159,19 @@ class ToldReplicas:
         self.up = False
 
     async def run(self) -> None:
-        """Pass on what comes. Raises EngineDeadError once the parent is gone, which ends the server."""
+        """Pass on what comes. Raises EngineDeadError once the parent or Ray is gone, which ends the server."""
+        reading, losing = asyncio.create_task(self._read()), asyncio.create_task(self._watch.lost())
+        try:
+            await asyncio.wait((reading, losing), return_when=asyncio.FIRST_COMPLETED)
+            lost = losing.result() if losing.done() else "the ingress's actor"
+            if reading.done():
+                reading.result()
+            raise EngineDeadError(f"the fleet has lost {lost}: it ends", retry_after=RETRY_SECONDS)
+        finally:
+            reading.cancel()
+            losing.cancel()
+
+    async def _read(self) -> None:
         while (content := await receive_frame(self._reader)) is not None:
             replicas = _FROM_PARENT.decode(content)
             if isinstance(replicas, Told):
@@ -159,7 +183,6 @@ class ToldReplicas:
             if self.up and not self._ready:
                 self._ready = True
                 self._host.on_ready(f"the first of the fleet's replicas: {', '.join(one.id for one in replicas.places)}")
-        raise EngineDeadError("the ingress is gone")
 
     async def stop(self) -> None:
         """They are not ours to end."""
@@ -176,7 +199,7 @@ class ToldReplicas:
 
 def main() -> int:
     """Serve until told to drain, or the parent is gone. Returns the exit code: 0 after a drain, 2 if it cannot serve."""
-    parent, first = adopt()
+    parent, first = adopt(outlives=True)  # of a node or a GCS that is lost, clients are told
     spec = msgspec.json.decode(first, type=FrontSpec)
     config = spec.server_config()
     set_up_logging(config.log_level, config.log_format)
@@ -206,7 +229,10 @@ async def _serve(spec: FrontSpec, config: ServerConfig, parent: Parent) -> None:
 
     announcer = Announcer(progress=lambda what, done, total: None, banner=lambda banner: _LOG.info("%s", banner), ready=ready)
     supervisor = Supervisor(
-        lambda host: ToldReplicas(spec.fleet, reader, shared, host), config, announcer, None if ledger is None else Peers(ledger)
+        lambda host: ToldReplicas(spec.fleet, reader, shared, host, spec.ray),
+        config,
+        announcer,
+        None if ledger is None else Peers(ledger),
     )
     keeping = None if ledger is None else asyncio.create_task(ledger.keep())
     try:

@@ -18,6 +18,7 @@ from jaxserve.engine.remote.process import how_ended
 from jaxserve.errors import InternalError, OverloadedError
 from server.fleet.directory import Edition
 from server.fleet.front import FrontAsks, FrontFailed, FrontReady, FrontSpec, PeerSpec, Told, decode_from_front
+from server.fleet.ray_watch import RayServices
 from server.gateway.shared import ANSWER_SECONDS
 from server.processes.specs import FleetSpec, ReplicaPlace, Replicas
 
@@ -49,13 +50,17 @@ class Ingress:
     Args:
         ask: asks the directory.
         peers: None where it is the only one.
+        ray: services without which it ends; None for none.
     """
 
-    def __init__(self, config: ServerConfig, fleet: FleetSpec, ask: Ask, peers: SharedBy | None = None) -> None:
+    def __init__(
+        self, config: ServerConfig, fleet: FleetSpec, ask: Ask, peers: SharedBy | None = None, ray: RayServices | None = None
+    ) -> None:
         self._config = config
         self._fleet = fleet
         self._ask = ask
         self._peers = peers
+        self._ray = ray
         self._asking: set[asyncio.Task[None]] = set()
         self._child: Child | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -65,7 +70,7 @@ class Ingress:
     async def start(self) -> FrontReady:
         """Serve. Returns the addresses once the first replica is there; raises what keeps it from serving."""
         peers = None if self._peers is None else self._peers.spec
-        spec = FrontSpec(config=asdict(self._config), fleet=self._fleet, peers=peers)
+        spec = FrontSpec(config=asdict(self._config), fleet=self._fleet, peers=peers, ray=self._ray)
         child = self._child = await spawn(FRONT, msgspec.json.encode(spec))
         self._tasks.append(asyncio.create_task(self._follow(child)))
         while (content := await child.receive()) is not None:

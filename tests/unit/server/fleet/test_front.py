@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
+from typing import Any
+
+import pytest
 
 from jaxserve.children import receive_frame, send_frame
-from server.fleet.front import FrontAsks, SharedWay, Told, decode_from_front
+from jaxserve.errors import EngineDeadError
+from server.fleet.front import FrontAsks, SharedWay, Told, ToldReplicas, decode_from_front
+from server.fleet.ray_watch import RayServices
 from server.gateway.messages import Share
+from server.processes.specs import FleetSpec
 
 
 async def test_messages_larger_than_the_sockets_buffer_arrive_whole() -> None:
@@ -32,3 +38,19 @@ async def test_messages_larger_than_the_sockets_buffer_arrive_whole() -> None:
     for end in (writer, parents_writer):
         end.close()
         await end.wait_closed()
+
+
+@pytest.mark.parametrize("loses", ["the ingress's actor", "GCS at 127.0.0.1:1"])
+async def test_an_ingress_that_lost_ray_ends_and_says_so(loses: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.fleet.ray_watch.LOOK_SECONDS", 0.0)
+    here, there = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=here)
+    host: Any = None
+    ray = RayServices({} if "actor" in loses else {"GCS": "127.0.0.1:1"})
+    engines = ToldReplicas(FleetSpec(routing={}, pools=[], key=""), reader, SharedWay(lambda content: None), host, ray)
+    if "actor" in loses:
+        there.close()
+    with pytest.raises(EngineDeadError, match=f"the fleet has lost {loses}: it ends"):
+        await engines.run()
+    there.close()
+    writer.close()
