@@ -17,5 +17,5 @@ def test_proxies_are_for_other_machines(url: str) -> None:
 
 
 def test_unusable_variables_are_named() -> None:
-    with pytest.raises(ConfigError, match="HTTP_PROXY.*Unknown scheme"), environment_errors("http://example.com"):
+    with pytest.raises(ConfigError, match=r"HTTP_PROXY.*Unknown scheme"), environment_errors("http://example.com"):
         raise ValueError("Unknown scheme for proxy URL")
