@@ -20,7 +20,6 @@ from pallas_kernels.native.library import (
     BUILT,
     FLAGS,
     INSTRUCTION_SETS,
-    ISOLATED,
     PACKAGE,
     folders,
     instruction_set,
@@ -103,7 +102,7 @@ def _build(compiler: str, path: Path) -> Path:
 def _compile(compiler: str, scratch: Path, source: Path) -> Path:
     result = scratch / f"{source.parent.name}-{source.stem}.o"
     wanted = instruction_set(source)
-    flags = FLAGS if wanted is None else (*FLAGS, *ISOLATED, *INSTRUCTION_SETS[wanted])
+    flags = FLAGS if wanted is None else (*FLAGS, *INSTRUCTION_SETS[wanted])
     # jaxlib's headers are not ours to warn about.
     headers = (f"-I{PACKAGE.parent}", "-isystem", jax.ffi.include_dir())
     _run([compiler, *flags, *headers, "-c", str(source), "-o", str(result)])

@@ -21,18 +21,18 @@ BUILT = Path(__file__).resolve().parent / "built"
 CACHED = Path(".cache") / "jaxserve" / "native"
 """Below the home directory, where the package's folder cannot be written to."""
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter")
-ISOLATED = ("-fno-exceptions",)
-"""More flags for files with an instruction set: exception tables refer to a weak symbol."""
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_BFLOAT16 = (*_AVX512, "-mavx512bf16", "-mavx512vbmi", "-mfma")
 INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "avx2": ("-mavx2", "-mfma"),
-        "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
-        "avx512vnni": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"),
-        "avx512bf16": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mavx512vbmi", "-mfma"),
-        "amx": (
-            *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mavx512vbmi", "-mavx512vnni", "-mfma"),
-            *("-mamx-tile", "-mamx-int8", "-mamx-bf16"),
-        ),
+        name: ("-fno-exceptions", *flags)  # exception tables define a weak symbol
+        for name, flags in {
+            "avx2": ("-mavx2", "-mfma"),
+            "avx512": (*_AVX512, "-mfma"),
+            "avx512vnni": (*_AVX512, "-mavx512vnni"),
+            "avx512bf16": _BFLOAT16,
+            "amx": (*_BFLOAT16, "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        }.items()
     }
 )
 """The compiler's flags by the end of a file's name. All are of x86: elsewhere such files are left out."""
@@ -54,7 +54,7 @@ def instruction_set(source: Path) -> str | None:
 @cache
 def digest() -> str:
     """Hash of what the library is made from: sources, flags, jaxlib's release (for its headers), and the check of the objects."""
-    found = hashlib.blake2b(f"{version('jaxlib')} {FLAGS} {ISOLATED} {dict(INSTRUCTION_SETS)}".encode(), digest_size=8)
+    found = hashlib.blake2b(f"{version('jaxlib')} {FLAGS} {dict(INSTRUCTION_SETS)}".encode(), digest_size=8)
     for path in sorted([*PACKAGE.rglob("*.cc"), *PACKAGE.rglob("*.h"), PACKAGE / "native" / "objects.py"]):
         found.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return found.hexdigest()

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from jaxserve.children import Backoff
+from jaxserve.children import Backoff, describe_exit
 from jaxserve.engine.remote.builders import BuildProgress
-from jaxserve.engine.remote.process import EngineProcess, how_ended
+from jaxserve.engine.remote.process import EngineProcess
 from jaxserve.engine.remote.pulse import LOOK_SECONDS, Watch
 from jaxserve.engine.remote.reports import EngineSpec, Move
 from jaxserve.errors import EngineDeadError, JaxserveError
@@ -151,7 +151,7 @@ class EngineKeeper:
         self._on_gone(self._process.pid)
         if self._hung is not None:
             return EngineDeadError(f"{self._hung[0]}, and its process was killed")
-        return EngineDeadError(f"the engine's process ended, {how_ended(code)}")
+        return EngineDeadError(f"the engine's process ended, {describe_exit(code)}")
 
     async def _until_end(self, process: EngineProcess) -> int:
         """Wait for an engine's end, and kill it if it hangs. Returns its exit code."""

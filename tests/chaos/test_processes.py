@@ -297,6 +297,7 @@ async def test_a_server_that_gives_up_says_why_and_writes_its_bill(tmp_path: Pat
             await asyncio.gather(*tasks)
         assert {stream.error for stream in streams} == {"engine_dead"}
         assert await asyncio.to_thread(server.popen.wait, PATIENCE) == 2
+        assert "killed by SIGKILL (probably out of memory" in server.err.read_text()
         billed = sum(json.loads(line)["completion_tokens"] for line in log.read_text().splitlines())
         assert billed == sum(len(stream.tokens) for stream in streams)
         nothing_left(family, ports)
