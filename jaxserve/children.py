@@ -197,3 +197,33 @@ async def receive_frame(reader: asyncio.StreamReader) -> bytes | None:
         return await reader.readexactly(length)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
+
+
+_SIGNAL_ADVICE = {
+    "SIGILL": "this CPU lacks an instruction that a library uses: report it with the CPU's flags in /proc/cpuinfo",
+    "SIGSEGV": "a crash in native code: set PYTHONFAULTHANDLER=1 to get a traceback, and report it",
+    "SIGABRT": "native code gave up: its reason is on stderr, above this line",
+    "SIGFPE": "an arithmetic error in native code: set PYTHONFAULTHANDLER=1 to get a traceback, and report it",
+    "SIGBUS": "a memory-mapped file could not be read or written: check for space in TMPDIR, /dev/shm and the state directory",
+    "SIGKILL": "probably out of memory: look for the OOM killer in `dmesg` or the container's events",
+    "SIGXCPU": "over the limit on CPU time: see `ulimit -t`",
+    "SIGXFSZ": "over the limit on a file's size: see `ulimit -f`",
+    "SIGSYS": "a seccomp profile forbids a system call: allow it for the container",
+    "SIGTERM": "another process asked it to exit",
+    "SIGINT": "another process interrupted it",
+}
+
+
+def describe_exit(code: int) -> str:
+    """Describe how a process ended, for people: its exit code, or the name of the signal and what to do about it.
+
+    Args:
+        code: as of `subprocess`: negative for a signal.
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        return f"killed by signal {-code}"
+    return f"killed by {name} ({_SIGNAL_ADVICE[name]})" if name in _SIGNAL_ADVICE else f"killed by {name}"

@@ -8,7 +8,6 @@ no thread can be ended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import time
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from jaxserve.chat_parsing.registry import Parsers
-from jaxserve.children import Backoff, Child, spawn
+from jaxserve.children import Backoff, Child, describe_exit, spawn
 from jaxserve.errors import OverloadedError
 from jaxserve.tokenizer.load import load_tools
 from jaxserve.tokenizer.texts import LONG, Texts, TextTools, ThreadTexts, is_long
@@ -172,25 +171,27 @@ class ProcessTexts:
             try:
                 child = await spawn(MODULE, _ENCODER.encode(self._spec))
                 try:
-                    await self._work(child)
+                    hangs = await self._work(child)
                 finally:
                     self._working.discard(child)
                     if not self._working:
                         self._give_up()
                     await child.kill()
+                code = child.process.returncode or 0
+                how = "killed because it did not respond in time" if hangs else describe_exit(code)
             except OSError as error:  # no memory, no process, no file descriptor left
-                logger.error("tokenizer process %d cannot be started: %s", number, error)
+                how = f"before it was a process: {error}"
             backoff.failed(time.monotonic() - started)
-            logger.error("tokenizer process %d ended or hangs; it is started again", number)
+            logger.error("tokenizer process %d ended, %s; it is started again", number, how)
             await asyncio.sleep(backoff.seconds)
 
-    async def _work(self, child: Child) -> None:
-        """Give a worker jobs until it ends or hangs."""
-        with contextlib.suppress(TimeoutError):
+    async def _work(self, child: Child) -> bool:
+        """Give a worker jobs until it ends or hangs. Returns whether it hangs."""
+        try:
             async with asyncio.timeout(START_SECONDS):
                 ready = await child.receive()
             if ready is None:
-                return
+                return False
             self._working.add(child)
             ended = asyncio.ensure_future(child.process.wait())
             try:
@@ -198,6 +199,9 @@ class ProcessTexts:
                     pass
             finally:
                 ended.cancel()
+        except TimeoutError:
+            return True
+        return False
 
     async def _do(self, child: Child, batch: Sequence[_Waiting]) -> bool:
         """Have a batch done, or leave it to this process. False if the worker ended; raises TimeoutError if it hangs."""

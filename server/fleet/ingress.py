@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from jaxserve.children import Child, spawn
+from jaxserve.children import Child, describe_exit, spawn
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.codec import encode
-from jaxserve.engine.remote.process import how_ended
 from jaxserve.errors import InternalError, OverloadedError
 from server.fleet.directory import Edition
 from server.fleet.front import FrontAsks, FrontFailed, FrontReady, FrontSpec, PeerSpec, Told, decode_from_front
@@ -74,7 +73,7 @@ class Ingress:
                 break
             self._pass_on(child, first.number, content)
         else:
-            raise InternalError(f"the ingress's process ended while it started, {how_ended(await child.wait())}")
+            raise InternalError(f"the ingress's process ended while it started, {describe_exit(await child.wait())}")
         if isinstance(first, FrontFailed):
             raise first.error
         self._tasks.append(asyncio.create_task(self._watch(child)))
@@ -103,7 +102,7 @@ class Ingress:
         except msgspec.DecodeError as error:  # nothing that follows is to be understood either
             _LOG.error("the ingress's process says what nobody understands: %s", error)
             child.signal(signal.SIGKILL)
-        self._ended = how_ended(await child.wait())
+        self._ended = describe_exit(await child.wait())
 
     def _pass_on(self, child: Child, number: int, asked: bytes) -> None:
         """Ask the ledger; in the order in which it is asked, for a task begins after those before it."""

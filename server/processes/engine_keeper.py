@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from jaxserve.children import Backoff
+from jaxserve.children import Backoff, describe_exit
 from jaxserve.engine.remote.builders import BuildProgress
-from jaxserve.engine.remote.process import EngineProcess, how_ended
+from jaxserve.engine.remote.process import EngineProcess
 from jaxserve.engine.remote.pulse import LOOK_SECONDS, Stillness
 from jaxserve.engine.remote.reports import EngineSpec, Move
 from jaxserve.errors import EngineDeadError, JaxserveError
@@ -124,7 +124,7 @@ class EngineKeeper:
         self._on_gone(self._process.pid)
         if self._still:
             return EngineDeadError(f"the engine's loop did not turn for {self._still:.0f} s, and its process was killed")
-        return EngineDeadError(f"the engine's process ended, {how_ended(code)}")
+        return EngineDeadError(f"the engine's process ended, {describe_exit(code)}")
 
     async def _until_end(self, process: EngineProcess) -> int:
         """Wait for an engine's end, and bring it about if it stands still for too long. Returns its exit code."""

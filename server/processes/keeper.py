@@ -10,8 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxserve.children import Backoff, Child, spawn
-from jaxserve.engine.remote.process import how_ended
+from jaxserve.children import Backoff, Child, describe_exit, spawn
 from jaxserve.errors import InternalError, JaxserveError
 from server.gateway.messages import Reply
 from server.processes.control import answer_calls, notify
@@ -72,6 +71,7 @@ class Keeper:
         self._failure: JaxserveError | None = None
         self._start_seconds = start_seconds
         self._up = False
+        self._late = False  # it was killed because it was not ready in time
         self._notices: dict[type[Notice], Notice] = {}  # the latest of each kind
         self._told = asyncio.Event()  # to end
         self.ready = asyncio.Event()
@@ -107,7 +107,7 @@ class Keeper:
             child.signal(signal.SIGTERM)
         for notice in self._notices.values():
             notify(child.writer, notice)
-        self._up = False
+        self._up = self._late = False
         starting = asyncio.create_task(self._until_up(child, recipe.name))
         try:
             await answer_calls(child.reader, child.writer, recipe.name, self._answer)
@@ -115,7 +115,7 @@ class Keeper:
         finally:
             starting.cancel()
         self._on_gone(recipe.name, child.process.pid)
-        return how_ended(code)
+        return "killed because it was not ready in time" if self._late else describe_exit(code)
 
     async def _until_up(self, child: Child, name: str) -> None:
         """Wait until it is ready. One that follows another, and is not for too long, is killed; the first may take any time."""
@@ -127,6 +127,7 @@ class Keeper:
                 self._start_seconds = max(self._start_seconds, 2 * waited)
             elif waited >= self._start_seconds and not self._up:
                 _LOG.error("%s %s is not ready after %.0f s beside the engine, and is killed", self._what, name, waited)
+                self._late = True
                 await child.kill()
                 return
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jaxserve.children import LONGEST_SECONDS, Backoff, spawn
+from jaxserve.children import LONGEST_SECONDS, Backoff, describe_exit, spawn
 
 PATIENCE = 20.0
 ECHO = "tests.support.echo_child"
@@ -86,3 +86,20 @@ def test_back_off_doubles_and_forgets() -> None:
     assert waits == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_SECONDS, LONGEST_SECONDS, LONGEST_SECONDS]
     assert backoff.failed(3600.0) == 1
     assert backoff.seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exit code 0"),
+        (3, "exit code 3"),
+        (-signal.SIGILL, "killed by SIGILL (this CPU lacks an instruction"),
+        (-signal.SIGSEGV, "killed by SIGSEGV (a crash in native code"),
+        (-signal.SIGBUS, "killed by SIGBUS (a memory-mapped file"),
+        (-signal.SIGKILL, "killed by SIGKILL (probably out of memory"),
+        (-signal.SIGUSR1, "killed by SIGUSR1"),
+        (-(signal.SIGRTMIN + 3), f"killed by signal {signal.SIGRTMIN + 3}"),
+    ],
+)
+def test_an_end_by_a_signal_is_named(code: int, words: str) -> None:
+    assert describe_exit(code).startswith(words)

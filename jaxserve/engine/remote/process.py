@@ -6,7 +6,7 @@ import signal
 
 import msgspec
 
-from jaxserve.children import Child, spawn
+from jaxserve.children import Child, describe_exit, spawn
 from jaxserve.config.runtime import METRICS_VARIABLE
 from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.engine.remote.codec import encode
@@ -48,7 +48,7 @@ class EngineProcess:
                 return report.banner
             elif isinstance(report, Failed):
                 raise report.error
-        raise EngineDeadError(f"the engine's process ended while it started, {how_ended(await self._child.wait())}")
+        raise EngineDeadError(f"the engine's process ended while it started, {describe_exit(await self._child.wait())}")
 
     async def ended(self) -> int:
         """Wait for its end, and listen to its pulse until then. Returns the exit code, negative for a signal."""
@@ -69,9 +69,3 @@ class EngineProcess:
 
     async def kill(self) -> None:
         await self._child.kill()
-
-
-def how_ended(code: int) -> str:
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"

@@ -122,7 +122,9 @@ async def test_a_killed_worker_costs_no_request(texts: ProcessTexts, tools: Text
     assert here.count == 0
 
 
-async def test_an_idle_worker_that_dies_is_noticed(texts: ProcessTexts, tools: TextTools) -> None:
+async def test_an_idle_worker_that_dies_is_noticed(
+    texts: ProcessTexts, tools: TextTools, caplog: pytest.LogCaptureFixture
+) -> None:
     (worker,) = await until_workers(texts, 1)
     os.kill(worker, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
@@ -130,15 +132,17 @@ async def test_an_idle_worker_that_dies_is_noticed(texts: ProcessTexts, tools: T
             await asyncio.sleep(0.01)
     assert await texts.encode("now") == tools.encode("now")
     await until_workers(texts, 1)
+    assert "tokenizer process 0 ended, killed by SIGKILL (probably out of memory" in caplog.text
 
 
-async def test_a_worker_that_hangs_is_ended(texts: ProcessTexts, tools: TextTools) -> None:
+async def test_a_worker_that_hangs_is_ended(texts: ProcessTexts, tools: TextTools, caplog: pytest.LogCaptureFixture) -> None:
     (worker,) = await until_workers(texts, 1)
     os.kill(worker, signal.SIGSTOP)
     async with asyncio.timeout(PATIENCE):
         assert await texts.encode("hello") == tools.encode("hello")
         while texts.workers in ([], [worker]):
             await asyncio.sleep(0.01)
+    assert "killed because it did not respond in time" in caplog.text
 
 
 async def test_a_conversation_that_a_worker_hangs_at_is_refused(texts: ProcessTexts, tools: TextTools) -> None:
