@@ -52,7 +52,8 @@ class SharedValues(MmapedDict):
             if read_mode:
                 raise
             self._f, self._fname = open(os.devnull, "rb"), filename  # noqa: SIM115
-            self._capacity, self._positions, self._used = _INITIAL_SIZE, {}, 8
+            self._capacity, self._used = _INITIAL_SIZE, 8  # the first bytes say how many are used
+            self._positions: dict[str, int] = {}
             self._keep_in_memory(b"", error)
 
     def _init_value(self, key: str) -> None:
