@@ -315,6 +315,8 @@ class Frontend:
 
     def paused(self, error: JaxserveError) -> None:
         self._failure = error
+        for stream in self._requests.values():
+            stream.promise = stream.promise.excused()
 
     def found(self, description: EngineDescription) -> None:
         self._engines += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from jaxserve.scheduler.admission import late_end, late_start
 from jaxserve.scheduler.request import EngineRequest
@@ -22,6 +23,10 @@ class Promise:
     request: EngineRequest
     handed: float
     stalled_seconds: float
+
+    def excused(self) -> Promise:
+        """The same without a time to start: there was no engine for a while."""
+        return replace(self, request=replace(self.request, queue_deadline=math.inf))
 
     def check(self, now: float, heartbeat: float, *, started: bool) -> None:
         """Raise DeadlineError for what the engine should have ended long ago.

@@ -33,7 +33,8 @@ class Trials:
         self._tell = tell
         self._suspects = Suspects()
         self._owners: dict[str, str] = {}  # suspect -> the process whose it is
-        self._reported: dict[str, list[str]] | None = None  # process -> what was in flight; None while an engine is up
+        self._early: dict[str, list[str]] = {}  # process -> what was in flight, by reports that came before the engine's end
+        self._reported: dict[str, list[str]] | None = None  # the same, while reports are waited for
         self._orders = Orders(number=0)
         self._timer: asyncio.TimerHandle | None = None
         self._trial_ended_engine = False
@@ -41,6 +42,7 @@ class Trials:
     def answer(self, process: str, question: TrialQuestion) -> Orders | None:
         """Take what a process says or asks."""
         if isinstance(question, EngineFound):
+            self._suspect_late(self._early.pop(process, []))
             return self._orders
         if isinstance(question, EngineLost):
             self._take_report(process, question.in_flight)
@@ -49,7 +51,7 @@ class Trials:
                 self._go_on()
         else:
             self._owners.pop(question.request, None)
-            for names in (self._reported or {}).values():
+            for names in (*self._early.values(), *(self._reported or {}).values()):
                 if question.request in names:
                     names.remove(question.request)
             if self._suspects.ended(question.request):
@@ -64,7 +66,7 @@ class Trials:
     async def engine_ended(self) -> bool:
         """Nothing runs until the next engine is up. Returns whether any request was in the one that ended."""
         self._cancel_timer()
-        self._reported = {}
+        self._reported, self._early = self._early, {}
         self._give(trial=[])
         await asyncio.sleep(REPORT_SECONDS)
         reported, self._reported = self._reported, None
@@ -89,9 +91,11 @@ class Trials:
 
     def _take_report(self, process: str, in_flight: list[str]) -> None:
         self._owners.update(dict.fromkeys(in_flight, process))
-        if self._reported is not None:
-            self._reported[process] = in_flight
-        elif in_flight:  # it comes late
+        (self._early if self._reported is None else self._reported)[process] = in_flight
+
+    def _suspect_late(self, in_flight: list[str]) -> None:
+        """A process that is connected to the next engine had these in the one before, and reported it late."""
+        if in_flight:
             self._suspects.suspect(in_flight)
             if self._orders.trial is None and self._timer is None:
                 self._go_on()

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from tests.chaos.test_processes import client_of
+from tests.support.batches import begin, check_answers, count_done, lines, request, sdk, wait
 from tests.support.hash_executor import expected
 from tests.support.hash_server import ENGINE, HashServer, hash_server
 
@@ -72,3 +73,19 @@ async def test_poison_that_comes_alone_ends_no_server(tmp_path: Path) -> None:
                 assert_convicted(await ask(client, [1, 2, DEADLY]))
             assert_whole([5, 6], await ask(client, [5, 6]))
         server.until_idle()
+
+
+def test_a_line_of_a_batch_that_kills_the_engine_gets_an_error(tmp_path: Path) -> None:
+    """There is no second start of the server: the first one finds the line."""
+    requests = [request(number, 4) for number in range(10)]
+    requests[5]["body"]["prompt"] = [1, 2, DEADLY]
+    settings = {"state_dir": str(tmp_path / "state"), "max_engine_restarts": 1}
+    with hash_server(tmp_path, settings, step_seconds=STEP, deadly=DEADLY) as server, sdk(server) as client:
+        ended = wait(client, begin(client, requests))
+        assert (ended.status, count_done(ended)) == ("completed", 10)
+        output, errors = lines(client, ended.output_file_id), lines(client, ended.error_file_id)
+        assert len(output) == 9
+        check_answers(requests, output)
+        assert errors.keys() == {"r5"}
+        response = errors["r5"]["response"]
+        assert (response["status_code"], response["body"]["error"]["code"]) == (500, "engine_killed_by_request")

@@ -70,9 +70,11 @@ def test_a_request_is_only_blamed_for_a_death_that_it_was_alone_with(data: st.Da
         trial = list(suspects.trial)
         step = data.draw(st.sampled_from(["die", "begin", "pass", "end", "late", "clear"]))
         if step == "die":
-            in_flight = trial or sorted(alive - suspects.held)
+            reached = not trial or data.draw(st.booleans())
+            in_flight = (trial or sorted(alive - suspects.held)) if reached else []
             guilty = suspects.died(in_flight)
-            assert guilty == (trial if len(trial) == 1 else [])
+            assert guilty == (trial if len(trial) == 1 and reached else [])
+            assert suspects.held >= set(trial) - set(guilty)
             alive.difference_update(guilty)
             assert suspects.held == alive.intersection(suspects.held | set(in_flight))
         elif step == "begin" and not trial:

@@ -74,6 +74,7 @@ class CarriedRequest:
         refusal: why the last of them did.
         wait_until: time until which it may wait for a replica.
         deaths: engines that ended while it was in them.
+        excused: whether its time to start is over without a limit, because there was no engine for a while.
     """
 
     def __init__(self, requests: Sequence[EngineRequest], routing: RoutingRequest) -> None:
@@ -87,6 +88,7 @@ class CarriedRequest:
         self.refusal: JaxserveError | None = None
         self.wait_until = math.inf
         self.deaths = 0
+        self.excused = False
 
     @property
     def id(self) -> str:
@@ -132,7 +134,7 @@ class CarriedRequest:
         return replace(
             request,
             id=self.id_of(sequence),
-            queue_deadline=math.inf if self.begun else request.queue_deadline,
+            queue_deadline=math.inf if self.begun or self.excused else request.queue_deadline,
             output=(*request.output, *sequence.output),
             num_readings=request.num_readings + sequence.num_readings,
             resumed=True,

@@ -39,7 +39,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         number: later orders have larger ones.
-        trial: these and no others; None for all that are not held.
+        trial: these and no others; None for all that are not held. Empty while there is no engine.
         held: suspects that wait for their trial.
         convicted: those that end an engine, to be ended with an error.
         tokens: that each sequence of a request on trial must get to pass.
@@ -183,7 +183,7 @@ class ResumingLink:
             if (carried := self._requests.get(name)) is not None:
                 logger.error("request %s ended the engine when it ran alone, and is refused", name)
                 self._refuse(carried, EngineKilledError("the engine process ended while it ran this request alone"))
-        if self._is_open:
+        if self._is_open and orders.trial != []:  # else there is no engine, as this link is about to notice
             self._follow()
 
     # What the engine says.
@@ -221,6 +221,7 @@ class ResumingLink:
             self._running.clear()
             for carried in running:
                 carried.deaths += 1
+                carried.excused = True
                 self._wait(carried)
             in_flight = sorted(running, key=lambda one: -one.progress)
             self._coordinator.lost([one.id for one in in_flight])

@@ -40,12 +40,16 @@ class Suspects:
         """An engine ended with these requests in it, those with most output first. Returns the one that did it, if it is known.
 
         That is one that was on trial, alone. In a trial, nothing else was in the engine: what is reported besides came late.
+        A trial whose requests had not reached the engine is held again.
         """
         trial, self.trial = self.trial, []
         self._passed.clear()
-        guilty = trial if len(trial) == 1 else []
+        reached = bool(set(trial).intersection(in_flight))
+        guilty = trial if len(trial) == 1 and reached else []
         if guilty:
             del self._deaths[guilty[0]]
+        elif trial and not reached:
+            self._groups.appendleft(trial)
         elif trial:
             self._deaths.update(trial)
             self._groups.extendleft(reversed(_halves(trial)))

@@ -47,8 +47,9 @@ class FleetTrials:
             self._suspects.suspect([one.id for one in ordered])
             return [], []
         self.replica = None
+        tried = [one.id for one in requests if one.id in self._suspects.trial]
         bystanders = [one for one in requests if one.id not in self._suspects.trial]
-        guilty = [self._requests.pop(name) for name in self._suspects.died([])]
+        guilty = [self._requests.pop(name) for name in self._suspects.died(tried)]
         return guilty, bystanders
 
     def begin(self, replica: Replica, now: float) -> list[CarriedRequest]:
