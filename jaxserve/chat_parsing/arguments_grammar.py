@@ -198,6 +198,7 @@ class _Dialect:
     def value(self, schema: Any) -> str:
         schema = resolve(schema, self._root) if isinstance(schema, Mapping) else {}
         key = json.dumps(schema, sort_keys=True)
+        self._lark.spend(len(key))
         if key not in self._known:
             name = self._known[key] = self._lark.new_name("value")
             self._lark.define(name, one_of(self._alternatives(schema)))

@@ -7,8 +7,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxserve.errors import InvalidRequestError
+
 ANY_TEXT = "(?s:.*)"
 ANY = f"/{ANY_TEXT}/"
+MOST_CHARACTERS = 16 * 2**20  # of a grammar: what several tools refer to is written for each
 _BY_CODE = re.compile(r"\x7f|\\(?:u00|x)(?:[01]|7[fF])")  # in JSON: characters of which strings have only escapes by their code
 _ESCAPES = "json_allowed_escapes"
 
@@ -50,6 +53,7 @@ class Lark:
         self._rules: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._count = 0
+        self._left = MOST_CHARACTERS
 
     @property
     def text(self) -> str:
@@ -58,6 +62,7 @@ class Lark:
     def rule(self, name: str, body: str, options: str = "") -> str:
         """Add a rule, unless there is the same one already, and say its name: the given one and a number."""
         key = f"{name}{options}: {body}"
+        self.spend(len(key))
         if key not in self._names:
             self._names[key] = self.new_name(name)
             self.define(self._names[key] + options, body)
@@ -68,7 +73,15 @@ class Lark:
         return f"{name}_{self._count}"
 
     def define(self, head: str, body: str) -> None:
+        self.spend(len(body))
         self._rules[head] = body
+
+    def spend(self, characters: int) -> None:
+        """Count characters that are written. Raises InvalidRequestError if there are more than a grammar may take."""
+        self._left -= characters
+        if self._left < 0:
+            what = f"tools take a grammar of more than {MOST_CHARACTERS} characters: give fewer tools, or smaller schemas"
+            raise InvalidRequestError(what, param="tools")
 
     def literal(self, text: str) -> str:
         pieces = [self._piece(piece) for piece in self._cuts.split(text) if piece]

@@ -17,7 +17,8 @@ import msgspec
 
 from jaxserve.config.keys_file import load_keys, with_weights
 from jaxserve.config.policies import ClassPolicy, Policies, TenantPolicy
-from jaxserve.errors import ConfigError
+from jaxserve.errors import ConfigError, InvalidRequestError
+from jaxserve.untrusted import check_json
 
 
 def load_policies(path: str | None, keys_path: str | None = None) -> Policies:
@@ -34,15 +35,19 @@ def _load(path: str | None) -> Policies:
         return Policies()
     try:
         content = Path(path).read_bytes()
+        value = msgspec.json.decode(content)
+        check_json(value, content)
         policies = msgspec.json.decode(content, type=Policies, strict=True)
     except OSError as error:
         raise ConfigError(f"policies: cannot read {path}: {error.strerror}", param="policies") from error
-    except (msgspec.DecodeError, RecursionError) as error:  # a validation error is one
+    except InvalidRequestError as error:
+        raise ConfigError(f"policies: {path}: {error.message}", param="policies") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # a validation error is one
         cause = error.__cause__
         raise ConfigError(
             f"{cause}" if isinstance(cause, ConfigError) else f"policies: {path}: {error}", param="policies"
         ) from error
-    _refuse_unknown(path, msgspec.json.decode(content))
+    _refuse_unknown(path, value)
     return policies
 
 

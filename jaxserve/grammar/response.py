@@ -10,6 +10,7 @@ from llguidance import LLMatcher
 
 from jaxserve.chat_parsing import ResponseTemplate, Tool, load_template, read_tools, response_grammar
 from jaxserve.errors import InvalidRequestError
+from jaxserve.grammar.budget import Budget
 from jaxserve.grammar.compile import compile_grammar
 from jaxserve.grammar.schema import prepared
 from jaxserve.grammar.source import (
@@ -140,6 +141,7 @@ def _tools(params: ResponseParams) -> Iterator[_ResponseTool]:
         raise InvalidRequestError("tools must be a list of objects", param="tools")
     if params.tools and not items:
         raise InvalidRequestError("tools must be left out where there are none", param="tools")
+    budget = Budget()
     for place, (item, tool) in enumerate(zip(items, read_tools(items), strict=True)):
         path, strict = item.get("path", f"tools[{place}].parameters"), item.get("strict", False)
         if not isinstance(path, str) or not isinstance(strict, bool):
@@ -147,19 +149,19 @@ def _tools(params: ResponseParams) -> Iterator[_ResponseTool]:
             raise InvalidRequestError(what, param="tools")
         found = _ResponseTool(tool, path, strict or params.required)
         try:
-            yield replace(found, tool=Tool(tool.name, _of_object(tool.parameters, path)))
+            yield replace(found, tool=Tool(tool.name, _of_object(tool.parameters, path, budget)))
         except InvalidRequestError:
             if found.held:
                 raise
             yield found.with_any_object()
 
 
-def _of_object(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _of_object(schema: Mapping[str, Any], path: str, budget: Budget) -> Mapping[str, Any]:
     """A schema prepared for llguidance. Raises InvalidRequestError naming what in it is not supported."""
     allowed = types(dict(schema))
     if allowed is not None and "object" not in allowed:
         raise InvalidRequestError(f"{path} must be the schema of an object: those of calls are one", param=path)
-    made: Mapping[str, Any] = prepared(schema, path)
+    made: Mapping[str, Any] = prepared(schema, path, budget=budget)
     return {**made, "type": "object"} if made else made
 
 

@@ -71,7 +71,7 @@ _UNSUPPORTED: Mapping[str, Callable[[Schema, Any], bool]] = MappingProxyType(
 )
 
 
-def prepared(root: Any, param: str, *, place: str = "", closed: bool = False) -> Any:
+def prepared(root: Any, param: str, *, place: str = "", closed: bool = False, budget: Budget | None = None) -> Any:
     """The schema, changed in place to what llguidance is to compile: every instance of that is one of what was given.
 
     Keywords that change nothing as they are given are taken out, and so are formats that JSON Schema does not define, which are
@@ -82,11 +82,12 @@ def prepared(root: Any, param: str, *, place: str = "", closed: bool = False) ->
         param: the field that the schema is in, for errors.
         place: where in the field it is.
         closed: whether objects that do not say so have no properties but those they name.
+        budget: steps that may be taken, shared by the schemas of a request; by default this one has its own.
 
     Raises InvalidRequestError naming the keyword, with its path, that is not supported, too large, or cannot be satisfied.
     """
     prefix = f"{param}: {place}: " if place else f"{param}: "
-    budget = Budget()
+    budget = Budget() if budget is None else budget
     try:
         _Preparation(root, param, prefix, closed, budget, References(root)).run()
         least = shortest(root, budget)

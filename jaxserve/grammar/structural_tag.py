@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from jaxserve.chat_parsing.lark import json_with_options, literal
 from jaxserve.errors import InvalidRequestError
+from jaxserve.grammar.budget import Budget
 from jaxserve.grammar.schema import prepared
 from jaxserve.grammar.shortest import LONGEST, least_repeated
 
@@ -71,6 +72,7 @@ class StructuralTag:
         self._closed = closed
         self._rules: list[str] = []
         self._older = False
+        self._budget = Budget()
         self._known_rules: dict[str, str] = {}
         self._writers: Mapping[str, Callable[[Any, str, _Following], str]] = MappingProxyType(
             {
@@ -184,7 +186,9 @@ class StructuralTag:
             self._refuse(f"{place}.style", 'must be "json"')
         self._known(value, place, ("json_schema", "style"))
         schema = value.get("json_schema")
-        schema = prepared(schema, self._param, place=self._place(f"{place}.json_schema"), closed=self._closed)
+        schema = prepared(
+            schema, self._param, place=self._place(f"{place}.json_schema"), closed=self._closed, budget=self._budget
+        )
         return then.after(f"%json {with_options(schema, self._options)}")
 
     def _regex(self, value: Any, place: str, then: _Following) -> str:

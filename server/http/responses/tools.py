@@ -38,10 +38,12 @@ class OtherTool(BaseModel):
 
 def _kind(value: Any) -> str:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "other" if isinstance(kind, str) and kind != "function" else "function"
+    return "another tool" if isinstance(kind, str) and kind != "function" else "a function"
 
 
-NamedItem = Annotated[Annotated[FlatNamedTool, Tag("function")] | Annotated[OtherTool, Tag("other")], Discriminator(_kind)]
+NamedItem = Annotated[
+    Annotated[FlatNamedTool, Tag("a function")] | Annotated[OtherTool, Tag("another tool")], Discriminator(_kind)
+]
 
 
 class FlatAllowedTools(BaseModel):
@@ -78,7 +80,7 @@ class FlatTool(BaseModel):
         return {"type": "function", "function": self.model_dump(exclude={"type"})}
 
 
-ToolItem = Annotated[Annotated[FlatTool, Tag("function")] | Annotated[OtherTool, Tag("other")], Discriminator(_kind)]
+ToolItem = Annotated[Annotated[FlatTool, Tag("a function")] | Annotated[OtherTool, Tag("another tool")], Discriminator(_kind)]
 
 
 class FlatToolFields(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,6 +64,23 @@ def test_messages_say_what_chat_says(tiny: Process, said: str) -> None:
         counted = claude.messages.count_tokens(model="tiny", messages=SAY)
         assert whole.usage.cache_read_input_tokens is not None
         assert counted.input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+
+
+_HALF = '{"type": "structural_tag", "format": {"type": "any_text", "\\ud800": 1}}'
+POISON = {
+    "a count beyond any float": '{"json": {"type": "array", "minItems": 1%s, "items": false}}' % ("0" * 400),
+    "a reference of 5,000 digits": '{"json": {"allOf": [{}], "$ref": "#/allOf/%s"}}' % ("9" * 5000),
+    "half of a surrogate pair": json.dumps({"structural_tag": _HALF}),
+}
+
+
+@pytest.mark.parametrize("form", POISON.values(), ids=POISON)
+def test_no_form_of_output_ends_the_engine(http: httpx.Client, said: str, form: str) -> None:
+    body = f'{{"model": "tiny", "prompt": "x", "max_tokens": 1, "structured_outputs": {form}}}'
+    reply = http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_request"), reply.text
+    assert said
+    assert http.post("/v1/chat/completions", json={**GREEDY, "messages": SAY, "max_tokens": 12}).status_code == 200
 
 
 def test_tokens_of_a_conversation_say_what_it_says(http: httpx.Client, sdk: openai.OpenAI, said: str) -> None:

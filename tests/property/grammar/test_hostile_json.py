@@ -106,7 +106,7 @@ TEXTS = (
     | DEEP
     | st.builds(lambda value, deep: text_of({"items": value})[:-1] + f', "const": {deep}}}', JSON, DEEP)
 )
-bounded = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+bounded = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def refused_or_done(work: Callable[[], object]) -> None:
@@ -144,7 +144,7 @@ def test_patterns_and_grammars(kind: str, text: str) -> None:
     refused_or_done(lambda: compiled(choice=[text, "a"]))
 
 
-@settings(bounded, max_examples=60)
+@settings(bounded, max_examples=40)
 @given(TEXTS, st.booleans())
 def test_parameters_of_tools(text: str, required: bool) -> None:
     template = find_template("", tool_call_parser="hermes")
@@ -166,7 +166,7 @@ FIELDS: list[tuple[type[BaseModel], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "frame"), FIELDS)
-@settings(bounded, max_examples=30)
+@settings(bounded, max_examples=20)
 @given(TEXTS)
 def test_bodies(kind: type[BaseModel], frame: str, text: str) -> None:
     """As the server reads them, up to the engine."""

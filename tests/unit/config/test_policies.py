@@ -119,6 +119,14 @@ def test_files_that_cannot_be_read_are_named(load, content, message):
         load(content)
 
 
+@pytest.mark.parametrize("content", ['{"tenants": {"a": {"weight": %s}}}' % ("1" + "0" * 400), '{"a":' * 300 + "1" + "}" * 300])
+def test_values_out_of_bounds_are_named(load, content):
+    with pytest.raises(
+        ConfigError, match=r"^policies: .*(tenants\.a\.weight must be an integer of 64 bits|is nested too deeply)"
+    ):
+        load(content)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.json: No such file"):
         load_policies(str(tmp_path / "nowhere.json"))

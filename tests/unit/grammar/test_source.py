@@ -260,3 +260,9 @@ def test_tags_inside_tags_without_end_are_refused() -> None:
     for _ in range(900):
         deep = {"type": "tag", "begin": "a", "content": deep, "end": "b"}
     assert refusal(structural_tag={"type": "structural_tag", "format": deep})
+
+
+def test_schemas_of_a_tag_share_their_steps() -> None:
+    union = {"oneOf": [{"const": n} for n in range(150)]}
+    elements = [{"type": "json_schema", "json_schema": union} for _ in range(30)]
+    assert "takes more than" in refusal(structural_tag=tag("or", elements=elements))
