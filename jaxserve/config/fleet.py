@@ -28,7 +28,9 @@ class RoutingConfig:
         "prefix", "'prefix': where its prompt's beginning is cached, within bounds of load; the others look at no prompt"
     )
     load_bound: float = setting(1.25, "times the mean load of replicas beyond which 'prefix' gives a replica nothing more")
-    hang_seconds: float = setting(2.0, "seconds for which a replica may say nothing, or its loop stand still, before it is lost")
+    hang_seconds: float = setting(
+        1.5, "seconds without a word of a replica, or beyond the expected time of its step, after which its streams go elsewhere"
+    )
     wait_seconds: float = setting(60.0, "seconds for which requests of a lost replica wait for another where there is none")
 
     def __post_init__(self) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
-LOOK_SECONDS = 1.0
-FAILURES = 3  # looks in a row, after which Ray's processes of this machine alone are lost
-PATIENT_FAILURES = 50  # of a cluster of several machines, whose GCS may come back; Ray itself gives up after a minute
+LOOK_SECONDS = 0.5
+FAILURES = 2  # looks in a row, after which Ray of this machine alone is lost: before its workers notice and end
+PATIENT_FAILURES = 100  # of a cluster of several machines, whose GCS may come back; Ray itself gives up after a minute
 FAREWELL_SECONDS = 5.0  # for ingresses, which watch too, to tell their clients
 _CONNECT_SECONDS = 1.0
 

@@ -43,13 +43,13 @@ class FleetSettings:
     """How patient a fleet is.
 
     Attributes:
-        hang_seconds: without a turn or a word, after which an engine's streams go on elsewhere.
+        hang_seconds: without a word, or beyond the expected time of a step, after which an engine's streams go on elsewhere.
         wait_seconds: that a request waits for a replica where there is none, or none that has room to go on with it.
         drain_seconds: that the requests of a replica which leaves may take to end; then they go on elsewhere.
         slow_factor, slow_seconds, quarantine_seconds: see Stragglers.
     """
 
-    hang_seconds: float = 2.0
+    hang_seconds: float = 1.5
     wait_seconds: float = 30.0
     drain_seconds: float = 30.0
     slow_factor: float = 3.0

@@ -12,6 +12,8 @@ from jaxserve.engine.loop import TurnOutcome
 from jaxserve.engine.replicas.carried import CarriedRequest, CarriedSequence
 from jaxserve.errors import JaxserveError
 
+UNKNOWN_FACTOR = 6  # times as long may work take of which nobody knows how long it should
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -99,7 +101,7 @@ class Replica:
         """Whether an engine that is there has said nothing for so long, or is so late with what it does."""
         turned, heard = max(self.link.heartbeat, self.since), max(self.link.heard, self.since)
         late = self.link.lateness(now)
-        overdue = min(late.overdue, now - self.since) if late.known else now - turned
+        overdue = min(late.overdue, now - self.since) if late.known else (now - turned) / UNKNOWN_FACTOR
         return self.connected and max(now - heard, overdue) > seconds
 
     def take(self, carried: CarriedRequest) -> None:
