@@ -211,13 +211,14 @@ class LLM:
         conversations: Any = messages if messages and not isinstance(messages[0], Mapping) else [messages]
         prompts: list[Prompt] = []
         for conversation in conversations:
-            text = template.render(
+            tokens = template.tokens(
+                self.tokenizer,
                 conversation,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 arguments={**({} if tools is None else {"tools": list(tools)}), **(chat_template_kwargs or {})},
             )
-            prompts.append({"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)})
+            prompts.append({"prompt_token_ids": tokens})
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, options=options, lora_request=lora_request)
 
     def encode(

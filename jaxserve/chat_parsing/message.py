@@ -108,6 +108,9 @@ def collect(deltas: Iterable[Delta]) -> Message:
 
 def merged(deltas: Iterable[Delta]) -> list[Delta]:
     """The same deltas, neighbours of one kind as one."""
+    deltas = list(deltas)
+    if len(deltas) < 2:
+        return deltas
     result: list[Delta] = []
     for _, group in groupby(deltas, key=lambda delta: (type(delta), getattr(delta, "index", None))):
         first, *others = group

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +55,7 @@ class ChatParser:
             self._fields.pop("tool_calls", None)
             if content is not None and content.open is None:  # what closes it is markup of calls, or the end of the turn
                 del self._fields["content"]
+        self._openings = tuple(_openings(self._fields.values()))
         self._drops_rest = content is not None and content.open is not None
         self._deltas: list[Delta] = []
         self.meter = Meter()
@@ -166,16 +167,10 @@ class ChatParser:
             search = self._searches[role, side] = Search(marker.pattern, self._stream, at, limit=_MAX_MARKER)
         return search
 
-    def _watched(self) -> Iterable[tuple[Field, _Side, Marker]]:
-        if self._current is not None:
-            if self._current.close is not None:
-                yield self._current, "close", self._current.close
-            return
-        for field in self._fields.values():
-            if field.open is not None:
-                yield field, "open", field.open
-            elif field.close is not None:
-                yield field, "close", field.close
+    def _watched(self) -> Sequence[tuple[Field, _Side, Marker]]:
+        if self._current is None:
+            return self._openings
+        return () if self._current.close is None else ((self._current, "close", self._current.close),)
 
     def _read_to(self, end: int) -> None:
         self._stream.at = max(self._stream.at, min(end, self._own_from))
@@ -268,6 +263,15 @@ class _Text:
     def forget_held(self) -> None:
         self._space.clear()
         self._begins_region = False
+
+
+def _openings(fields: Iterable[Field]) -> Iterator[tuple[Field, _Side, Marker]]:
+    """The markers that are looked for outside of all regions."""
+    for field in fields:
+        if field.open is not None:
+            yield field, "open", field.open
+        elif field.close is not None:
+            yield field, "close", field.close
 
 
 def _reader(field: Field, opening: str, captures: Mapping[str, str], sink: CallSink) -> CallReader:

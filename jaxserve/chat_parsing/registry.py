@@ -152,8 +152,11 @@ def _composed(tools: _Spec | None, reasoning: _Spec | None) -> ResponseTemplate 
     fields["content"] = base["fields"].get("content", {})
     if tools is reasoning:
         return _loaded(base, "response_template")
-    starts = [start for spec in (tools, reasoning) if spec is not None for start in _starts(spec)]
-    anchor = {"start_anchor_pattern": "|".join(starts)}
+    specs = [spec for spec in (tools, reasoning) if spec is not None]
+    if all("start_anchor" in spec for spec in specs):
+        anchor: _Spec = {"start_anchor": [text for spec in specs for text in _anchors(spec)]}
+    else:
+        anchor = {"start_anchor_pattern": "|".join(start for spec in specs for start in _starts(spec))}
     return _loaded({"fields": fields, **anchor}, "response_template")
 
 
@@ -169,8 +172,12 @@ def _behind(calls: _Spec, reasoning: _Spec | None) -> _Spec:
 def _starts(spec: _Spec) -> list[str]:
     if "start_anchor_pattern" in spec:
         return [f"(?:{spec['start_anchor_pattern']})"]
+    return list(map(regex.escape, _anchors(spec)))
+
+
+def _anchors(spec: _Spec) -> list[str]:
     anchors = spec["start_anchor"]
-    return [regex.escape(text) for text in ([anchors] if isinstance(anchors, str) else anchors)]
+    return [anchors] if isinstance(anchors, str) else list(anchors)
 
 
 def _loaded(spec: _Spec, origin: str) -> ResponseTemplate:

@@ -53,8 +53,10 @@ class Search:
         """The position before which no match can start; that of the match if there is one."""
         if self.match is not None:
             return self.match.start
-        if self.is_over:
+        if not self._state.threads:
             return self._stream.end
+        if self._is_fresh:
+            return self.position
         threads = self._threads if self._accepted is None else [*self._threads, self._accepted[0]]
         return min(self.position if thread[START] < 0 else thread[START] for thread in threads)
 
@@ -69,7 +71,8 @@ class Search:
             if accepted is not None:
                 self._accepted = self._noted(*accepted), self.position
             self._state = self.pattern.after(self._state, len(self._state.threads))
-        self._decide()
+        if not self._state.threads:
+            self._decide()
 
     def _read(self, chunk: str, index: int) -> None:
         """Read a piece from an index on, as far as is needed."""
@@ -78,11 +81,12 @@ class Search:
         while index < len(chunk):
             if self._is_fresh and restarts and first is not None and offset + index >= max(self._at, 1):
                 found = first.search(chunk, index)
-                index = len(chunk) if found is None else found.start()
+                if found is None:
+                    self.position, self._state = offset + len(chunk), pattern.idle.state
+                    return
+                index = found.start()
                 self.position = offset + index
                 self._enter(pattern.idle)
-                if found is None:
-                    return
             character = chunk[index]
             index += 1
             self.position = offset + index

@@ -51,13 +51,16 @@ class TextStream:
         if start >= end:
             return ""
         self.meter.examined += end - start
-        chunk, index = self.chunk(start)
-        parts = [chunk[index : index + end - start]]
         which = bisect_right(self._ends, start, lo=self._first)
+        chunk, chunk_end = self._chunks[which], self._ends[which]
+        index = start - chunk_end + len(chunk)
+        if end <= chunk_end:
+            return chunk[index : index + end - start]
+        parts = [chunk[index:]]
         while self._ends[which] < end:
             which += 1
             parts.append(self._chunks[which][: len(self._chunks[which]) - max(0, self._ends[which] - end)])
-        return parts[0] if len(parts) == 1 else "".join(parts)
+        return "".join(parts)
 
     def take(self, to: int | None = None) -> str:
         """Read the text up to a position; by default to the end."""

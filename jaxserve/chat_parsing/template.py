@@ -172,8 +172,11 @@ class ResponseTemplate:
 
     def tail(self, prompt: str) -> str | None:
         """What the prompt already has of the assistant's turn; None if it does not show where that begins."""
-        ends = [match.end for match in find_all(self.start.pattern, prompt)]
-        return prompt[ends[-1] :] if ends else None
+        if self.start.literals:
+            ends = [at + len(text) for text in self.start.literals if (at := prompt.rfind(text)) >= 0]
+        else:
+            ends = [match.end for match in find_all(self.start.pattern, prompt)]
+        return prompt[max(ends) :] if ends else None
 
 
 def load_template(spec: Mapping[str, Any]) -> ResponseTemplate:

@@ -90,6 +90,10 @@ class ModelConfig:
         flag=False,
     )
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
+    parse_special_tokens_in_content: bool = setting(
+        False,
+        "recognize special tokens such as <|end|> that users, tools and documents spell out in chats; by default they are text",
+    )
     tool_call_parser: str = setting(
         "auto", "how the model writes tool calls: 'auto' for what its files show, 'hf', 'none', or a name that vLLM's users know"
     )

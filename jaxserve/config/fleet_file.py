@@ -26,6 +26,7 @@ _OF_ITS_MODEL = (
     "served_model_name",
     "tokenizer",
     "chat_template",
+    "parse_special_tokens_in_content",
     "tool_call_parser",
     "reasoning_parser",
     "response_template",

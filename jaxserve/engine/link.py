@@ -31,6 +31,7 @@ class EngineDescription:
         chat_template: absolute path of the file that replaces the checkpoint's own chat template, if one does.
         scheduler: how much runs and waits in it at the same time.
         parsers: how to read the model's responses.
+        parse_special_tokens: whether control tokens are recognised in what users, tools and documents bring.
     """
 
     model: ModelInfo
@@ -39,6 +40,7 @@ class EngineDescription:
     chat_template: str | None
     scheduler: SchedulerConfig
     parsers: Parsers = field(default_factory=Parsers)
+    parse_special_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from jaxserve.models.shards import expert_groups
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults, defaults_from_hf
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
+from jaxserve.tokenizer.control_tokens import ControlTokens
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.tokenizer.responses import load_response_template
 from jaxserve.weights.manifest import check_prompt_files, check_tokenizer
@@ -107,7 +108,9 @@ def prepare(config: EngineConfig) -> Preparation:
     tokenizer = _tokenizer(config, directory, decoder)
     decoder = with_separator(decoder, tokenizer)
     served = served_of(config.model, hf, sentences, decoder, tokenizer)
-    chat_template = ChatTemplate.load(tokenizer_path, config.model.chat_template)
+    recognises = tokenizer is None or config.model.parse_special_tokens_in_content
+    control_tokens = None if recognises else ControlTokens.of(tokenizer)
+    chat_template = ChatTemplate.load(tokenizer_path, config.model.chat_template, control_tokens=control_tokens)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel, decoder)
     stored = stored_schemes(directory, decoder, config.model.load_format)

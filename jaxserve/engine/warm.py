@@ -129,10 +129,8 @@ class Warmer:
             return content.prompt
         if self.chat_template is None or self.tokenizer is None:
             raise InvalidRequestError("the model has no chat template for messages")
-        text = self.chat_template.render(
-            content.messages or [], add_generation_prompt=False, continue_final_message=False, arguments={}
-        )
-        return {"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)}
+        tokens = self.chat_template.tokens(self.tokenizer, content.messages or [], add_generation_prompt=False)
+        return {"prompt_token_ids": tokens}
 
     def _compute(self, request: EngineRequest) -> None:
         self.core.add([request])

@@ -30,6 +30,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def special_token_texts(self) -> frozenset[str]:
+        """The texts that `encode` turns into special tokens."""
+        ...
+
+    @property
     def max_token_bytes(self) -> int | None:
         """Bytes of text that one token stands for at most; None if it may be any number, as where unknown words are one token."""
         ...
@@ -43,6 +48,12 @@ class Tokenizer(Protocol):
         """Token ids of a text, with BOS and the like as the checkpoint's tokenizer adds them if asked to.
 
         Raises InvalidRequestError for a text that is not valid Unicode (it holds a lone surrogate).
+        """
+        ...
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Token ids of a text without BOS and the like. A mark (`control_tokens.MARK`) is no part of the text: a special token
+        that has one inside of it is encoded as text. Raises as `encode`.
         """
         ...
 

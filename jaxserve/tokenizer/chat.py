@@ -12,8 +12,10 @@ from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 
-from jaxserve.errors import CheckpointError, InvalidRequestError
+from jaxserve.errors import CheckpointError, ContextLengthError, InvalidRequestError
+from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.config_files import read_tokenizer_config
+from jaxserve.tokenizer.control_tokens import ControlTokens
 from jaxserve.tokenizer.template_limits import LimitedEnvironment, TemplateTimeError
 
 RENDER_SECONDS = 2.0  # of processor time; 100,000 short messages take a third of it
@@ -35,6 +37,7 @@ class ChatTemplate:
         tool_use: str | None = None,
         now: Callable[[], datetime] = datetime.now,
         seconds: float = RENDER_SECONDS,
+        control_tokens: ControlTokens | None = None,
     ) -> None:
         """Compile a template.
 
@@ -44,6 +47,7 @@ class ChatTemplate:
             tool_use: the template of conversations with tools, where that is another one.
             now: what the template's ``strftime_now`` reads.
             seconds: of processor time that a conversation may take.
+            control_tokens: those that stay text where users, tools and documents spell them; None: they are recognised.
 
         Raises CheckpointError if the template is not valid Jinja.
         """
@@ -61,10 +65,13 @@ class ChatTemplate:
         self.source = source
         self.sources = (source,) if tool_use is None else (source, tool_use)
         self._environment = environment
+        self._control_tokens = control_tokens
         self._special_tokens = dict(special_tokens)
 
     @classmethod
-    def load(cls, path: str | Path, override: str | Path | None = None) -> ChatTemplate | None:
+    def load(
+        cls, path: str | Path, override: str | Path | None = None, *, control_tokens: ControlTokens | None = None
+    ) -> ChatTemplate | None:
         """The chat template of a checkpoint directory (or of the directory of a tokenizer file); None if it has none.
 
         Taken from, in this order: the file `override`; ``chat_template.jinja`` and the named ones in
@@ -84,7 +91,51 @@ class ChatTemplate:
             return None
         if "default" not in templates:
             raise CheckpointError(f"{directory}: of the chat templates {sorted(templates)}, none is called default")
-        return cls(templates["default"], special_tokens=config.names, tool_use=templates.get("tool_use"))
+        return cls(
+            templates["default"],
+            special_tokens=config.names,
+            tool_use=templates.get("tool_use"),
+            control_tokens=control_tokens,
+        )
+
+    def tokens(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        max_characters: int | None = None,
+    ) -> list[int]:
+        """The tokens of a conversation; see `render`.
+
+        Control tokens that the template writes, and those in messages of the assistant, the system and the developer, are
+        recognised. In all other messages, in tools and in documents they are text, unless the template was made without
+        `control_tokens`. Raises ContextLengthError, too, for a text of more than `max_characters`.
+        """
+        arguments = arguments or {}
+        control = self._control_tokens
+        try:
+            shown, variables = (messages, arguments) if control is None else control.mark(messages, arguments)
+        except RecursionError:
+            raise _refused("messages, tools or documents are nested too deeply") from None
+        text = self.render(
+            shown,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            arguments=variables,
+        )
+        has_marks = False
+        if control is not None and (shown is not messages or variables is not arguments):
+            text, has_marks = control.settle(text)
+        if max_characters is not None and len(text) > max_characters:
+            raise ContextLengthError(
+                f"messages make a prompt of {len(text)} characters, and more than {max_characters} bytes cannot fit the context",
+                param="messages",
+            )
+        # The template wrote the special tokens itself.
+        return tokenizer.encode_marked(text) if has_marks else tokenizer.encode(text, add_special_tokens=False)
 
     def render(
         self,

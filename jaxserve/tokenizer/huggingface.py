@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from jaxserve.errors import CheckpointError
 from jaxserve.tokenizer import detokenizer, token_length
 from jaxserve.tokenizer.config_files import TokenizerConfig, check_token_id, read_tokenizer_config
+from jaxserve.tokenizer.control_tokens import MARK
 from jaxserve.tokenizer.decoder_rules import DecoderRules, decoder_rules
 from jaxserve.tokenizer.pieces import PieceTable, check_unicode
 
@@ -31,7 +33,9 @@ class HuggingFaceTokenizer:
         tokenizer.no_padding()
         _add_tokens(tokenizer, config)
         self._tokenizer = tokenizer
-        self._special = frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+        self._without_marks: tokenizers.Tokenizer | None = None  # made when the first marked text comes
+        special = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        self._special, self._special_texts = frozenset(special), frozenset(special.values())
         self._bos = _named_id(tokenizer, config, "bos_token", config.bos_token_id)
         self._eos = _named_id(tokenizer, config, "eos_token", config.eos_token_id)
         # The decoder alone, as the file has it: serialising the whole tokenizer takes seconds for a large vocabulary.
@@ -71,6 +75,10 @@ class HuggingFaceTokenizer:
         return self._special
 
     @property
+    def special_token_texts(self) -> frozenset[str]:
+        return self._special_texts
+
+    @property
     def max_token_bytes(self) -> int | None:
         return self._max_token_bytes
 
@@ -88,6 +96,13 @@ class HuggingFaceTokenizer:
         # As a batch of one: only then the library lets other threads run meanwhile. Offsets, which nobody asks for, take half
         # of the time and most of the memory.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
+
+    def encode_marked(self, text: str) -> list[int]:
+        check_unicode(text)
+        if self._without_marks is None:
+            self._without_marks = _without_marks(self._tokenizer)
+        (encoding,) = self._without_marks.encode_batch_fast([text], add_special_tokens=False)
         return encoding.ids
 
     def encode_pair(self, first: str, second: str) -> list[int]:
@@ -110,6 +125,40 @@ def _add_tokens(tokenizer: tokenizers.Tokenizer, config: TokenizerConfig) -> Non
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_tokens([token for token in config.added.values() if token.content not in known])
     tokenizer.add_special_tokens([*config.named.values(), *config.extra])
+
+
+def _without_marks(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A tokenizer with the same model that drops marks after special tokens have been searched.
+
+    BPE never merges the letters of a special token to it, so that the normalizer can delete marks. Other models take any piece
+    of their vocabulary that they find: there text is cut at marks.
+    """
+    made = tokenizers.Tokenizer(tokenizer.model)
+    added = {
+        token_id: tokenizers.AddedToken(
+            token.content,
+            single_word=token.single_word,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=token.normalized and not token.special,
+            special=token.special,
+        )
+        for token_id, token in sorted(tokenizer.get_added_tokens_decoder().items())
+    }
+    made.add_tokens(list(added.values()))
+    if any(made.token_to_id(token.content) != token_id for token_id, token in added.items()):
+        made = tokenizers.Tokenizer.from_str(tokenizer.to_str())  # ids with gaps, which only the whole file has
+    elif tokenizer.pre_tokenizer is not None:
+        made.pre_tokenizer = tokenizer.pre_tokenizer
+    if isinstance(tokenizer.model, models.BPE):
+        deletion = normalizers.Replace(MARK, "")
+        made.normalizer = deletion if tokenizer.normalizer is None else normalizers.Sequence([deletion, tokenizer.normalizer])
+        return made
+    if tokenizer.normalizer is not None:
+        made.normalizer = tokenizer.normalizer
+    cut = pre_tokenizers.Split(MARK, "removed")
+    made.pre_tokenizer = cut if tokenizer.pre_tokenizer is None else pre_tokenizers.Sequence([tokenizer.pre_tokenizer, cut])
+    return made
 
 
 def _named_id(tokenizer: tokenizers.Tokenizer, config: TokenizerConfig, role: str, default: int | None) -> int | None:

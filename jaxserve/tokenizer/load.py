@@ -8,6 +8,7 @@ from jaxserve.chat_parsing.registry import Parsers
 from jaxserve.errors import CheckpointError
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
+from jaxserve.tokenizer.control_tokens import ControlTokens
 from jaxserve.tokenizer.huggingface import HuggingFaceTokenizer
 from jaxserve.tokenizer.responses import load_response_template
 from jaxserve.tokenizer.sentencepiece import SentencePieceTokenizer
@@ -34,14 +35,19 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     raise CheckpointError(f"tokenizer {path} must be a directory, a .json file or a .model file")
 
 
-def load_tools(tokenizer: str, chat_template: str | None, parsers: Parsers | None = None) -> TextTools:
+def load_tools(
+    tokenizer: str, chat_template: str | None, parsers: Parsers | None = None, *, parse_special_tokens: bool = False
+) -> TextTools:
     """The tools of a checkpoint. Raises CheckpointError, or ConfigError for parsers.
 
     Args:
         tokenizer: path of the tokenizer: a directory or a file.
         chat_template: path of the file that replaces its chat template.
         parsers: how to read responses; None for those who only write prompts.
+        parse_special_tokens: whether control tokens are recognised in what users, tools and documents bring.
     """
-    loaded, template = load_tokenizer(tokenizer), ChatTemplate.load(tokenizer, chat_template)
+    loaded = load_tokenizer(tokenizer)
+    control_tokens = None if parse_special_tokens else ControlTokens.of(loaded)
+    template = ChatTemplate.load(tokenizer, chat_template, control_tokens=control_tokens)
     responses = None if parsers is None else load_response_template(tokenizer, loaded, template, parsers)
     return TextTools(loaded, template, responses)

@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -46,12 +47,14 @@ async def open_texts(
     on_fallback: Callable[[], None] = lambda: None,
     *,
     parsers: Parsers | None = None,
+    parse_special_tokens: bool = False,
 ) -> Texts:
     """Text tools for an event loop, with so many worker processes or with threads only; see `load_tools` and ProcessTexts."""
-    tools = await asyncio.to_thread(load_tools, tokenizer, chat_template, parsers)
+    load = partial(load_tools, tokenizer, chat_template, parsers, parse_special_tokens=parse_special_tokens)
+    tools = await asyncio.to_thread(load)
     if processes == 0:
         return ThreadTexts(tools)
-    return ProcessTexts(tools, WorkerSpec(tokenizer, chat_template), processes, on_fallback=on_fallback)
+    return ProcessTexts(tools, WorkerSpec(tokenizer, chat_template, parse_special_tokens), processes, on_fallback=on_fallback)
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 from jaxserve.errors import CheckpointError
 from jaxserve.tokenizer import detokenizer, token_length
 from jaxserve.tokenizer.config_files import TokenizerConfig, read_tokenizer_config
+from jaxserve.tokenizer.control_tokens import MARK
 from jaxserve.tokenizer.pieces import PieceTable, byte_token_value, check_unicode
 
 _WORD_START = "\u2581"
@@ -39,6 +40,7 @@ class SentencePieceTokenizer:
         by_length = sorted(self._added, key=len, reverse=True)
         self._pattern = re.compile("|".join(re.escape(text) for text in by_length)) if by_length else None
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._special_texts = frozenset(token.content for token in added.values() if token.special)
         self._bos = _role_id(self._marked.bos_id(), "bos_token", config, self._added)
         self._eos = _role_id(self._marked.eos_id(), "eos_token", config, self._added)
         self._adds_bos = config.add_bos_token is not False and self._bos is not None
@@ -76,6 +78,10 @@ class SentencePieceTokenizer:
         return self._special
 
     @property
+    def special_token_texts(self) -> frozenset[str]:
+        return self._special_texts
+
+    @property
     def max_token_bytes(self) -> int | None:
         return self._max_token_bytes
 
@@ -95,6 +101,20 @@ class SentencePieceTokenizer:
                 processor = self._marked if begins_text or self._legacy else self._unmarked
                 ids += processor.encode(segment, out_type=int)
         return [*ids, self._eos] if add_special_tokens and self._adds_eos and self._eos is not None else ids
+
+    def encode_marked(self, text: str) -> list[int]:
+        check_unicode(text)
+        ids: list[int] = []
+        for segment, begins_text in self._segments(text):
+            if isinstance(segment, int):
+                ids.append(segment)
+                continue
+            # The model's own user-defined pieces are recognised in any text, so that the parts are encoded apart.
+            first, *others = segment.split(MARK)
+            ids += (self._marked if begins_text or self._legacy else self._unmarked).encode(first, out_type=int)
+            for part in others:
+                ids += self._unmarked.encode(part, out_type=int)
+        return ids
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """One after the other, each with BOS and EOS as configured."""

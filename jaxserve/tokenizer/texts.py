@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from jaxserve.chat_parsing.template import ResponseTemplate
-from jaxserve.errors import ContextLengthError, InvalidRequestError
+from jaxserve.errors import InvalidRequestError
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import OwnTokenIds
@@ -51,18 +51,16 @@ class TextTools:
                 "the model has no chat template; use /v1/completions or give one with --chat-template", param="messages"
             )
         own = dict(arguments)
-        text = self.template.render(
-            messages,
-            add_generation_prompt=own.pop("add_generation_prompt", True),
-            continue_final_message=own.pop("continue_final_message", False),
-            arguments=own,
-        )
-        if max_bytes is not None and len(text) > max_bytes:  # characters, which are no more than bytes
-            raise ContextLengthError(
-                f"messages make a prompt of {len(text)} characters, and more than {max_bytes} bytes cannot fit the context",
-                param="messages",
+        return OwnTokenIds(
+            self.template.tokens(
+                self.tokenizer,
+                messages,
+                add_generation_prompt=own.pop("add_generation_prompt", True),
+                continue_final_message=own.pop("continue_final_message", False),
+                arguments=own,
+                max_characters=max_bytes,  # characters are no more than bytes
             )
-        return self.encode(text, add_special_tokens=False)  # the template wrote the special tokens itself
+        )
 
 
 class Texts(Protocol):

@@ -18,6 +18,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     tokenizer: str
     chat_template: str | None
+    parse_special_tokens: bool = False
 
 
 class Encode(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -41,7 +42,7 @@ Job = Encode | Render
 def main() -> int:
     parent, first = adopt()
     spec = msgspec.msgpack.decode(first, type=WorkerSpec)
-    tools = load_tools(spec.tokenizer, spec.chat_template)
+    tools = load_tools(spec.tokenizer, spec.chat_template, parse_special_tokens=spec.parse_special_tokens)
     decoder = msgspec.msgpack.Decoder(list[Job])
     parent.send(b"")
     while (content := parent.receive()) is not None:

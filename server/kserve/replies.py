@@ -21,7 +21,7 @@ _ONE_A_REQUEST = frozenset({"num_input_tokens"})
 
 @dataclass(slots=True)
 class _Sequence:
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)  # of its text
     tokens: int = 0
     reason: str = "None"  # Triton's word for none yet
     logprobs: list[PositionLogprobs] = field(default_factory=list)
@@ -31,7 +31,7 @@ class _Sequence:
 class _Replies:
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._sequences = [_Sequence(text=inference.echo) for _ in range(inference.job.params.n)]
+        self._sequences = [_Sequence([inference.echo]) for _ in range(inference.job.params.n)]
         self._prompt_tokens = 0
 
     @property
@@ -57,14 +57,14 @@ class _Replies:
             answer.outputs.add(name=name, datatype=OUTPUTS[name], shape=[size])
             answer.raw_output_contents.append(self._contents(name))
         for one in self._sequences:
-            one.text, one.tokens = "", 0
+            one.pieces, one.tokens = [], 0
             one.logprobs.clear()
         return answer
 
     def _contents(self, name: str) -> bytes:
         sequences = self._sequences
         if name == "text_output":
-            return texts([one.text for one in sequences])
+            return texts(["".join(one.pieces) for one in sequences])
         if name == "finish_reason":
             return texts([one.reason for one in sequences])
         if name == "logprobs":
@@ -90,7 +90,7 @@ async def answers(inference: Inference, events: Events) -> AsyncGenerator[pb.Mod
 
 
 def _extend(one: _Sequence, event: Delta) -> None:
-    one.text += event.text
+    one.pieces.append(event.text)
     one.tokens += len(event.token_ids)
     one.logprobs.extend(event.logprobs or ())
     one.cumulative += sum(position.chosen.logprob for position in event.logprobs or ())

@@ -219,7 +219,12 @@ async def _open_client(
     instruments = linked.instruments
     fell_back = ServerRecorder(instruments).tokenizer_fell_back
     texts = await open_texts(
-        description.tokenizer, description.chat_template, tokenizer_processes, fell_back, parsers=description.parsers
+        description.tokenizer,
+        description.chat_template,
+        tokenizer_processes,
+        fell_back,
+        parsers=description.parsers,
+        parse_special_tokens=description.parse_special_tokens,
     )
     intake = Intake.by_rules(texts.tools.tokenizer, description.rules, f"{spec.name}.")
     objective = Objective(config.slo_ttft_ms / 1000, config.slo_itl_ms / 1000)

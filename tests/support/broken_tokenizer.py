@@ -17,11 +17,15 @@ class BrokenTokenizer:
         self.eos_token_id = tokenizer.eos_token_id
         self.bos_token_id = tokenizer.bos_token_id
         self.special_token_ids = tokenizer.special_token_ids
+        self.special_token_texts = tokenizer.special_token_texts
         self.max_token_bytes = tokenizer.max_token_bytes
         self.marks_each_invalid_byte = tokenizer.marks_each_invalid_byte
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_marked(self, text: str) -> list[int]:
+        return self._tokenizer.encode_marked(text)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         self._check(token_ids)

@@ -20,6 +20,7 @@ from jaxserve.errors import (
     InvalidRequestError,
 )
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.tokenizer.control_tokens import MARK
 from jaxserve.types import ChatMessage, FinishReason, Prompt, RequestOptions, TokensPrompt
 
 BOS, EOS, VOCAB = 256, 257, 258
@@ -33,12 +34,16 @@ class ByteTokenizer:
     eos_token_id = EOS
     bos_token_id = BOS
     special_token_ids = frozenset({BOS, EOS})
+    special_token_texts: frozenset[str] = frozenset()  # `encode` knows none
     max_token_bytes = len("</s>")
     marks_each_invalid_byte = False
     adds_bos = False
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * (add_special_tokens and self.adds_bos) + list(text.encode())
+
+    def encode_marked(self, text: str) -> list[int]:
+        return self.encode(text.replace(MARK, ""), add_special_tokens=False)
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         return self.encode(first + second)

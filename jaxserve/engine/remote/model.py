@@ -36,5 +36,6 @@ def model_engine(argument: Mapping[str, Any], progress: BuildProgress) -> Served
         chat_template=None if template is None else str(Path(template).resolve()),
         scheduler=config.scheduler,
         parsers=Parsers.of(config.model),
+        parse_special_tokens=config.model.parse_special_tokens_in_content,
     )
     return ServedEngine(built.core, description, banner(built.report))

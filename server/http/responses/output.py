@@ -229,7 +229,8 @@ def _of_text(positions: list[PositionLogprobs], text: str) -> list[PositionLogpr
     before = raw.rfind(text.encode())
     if before < 0:
         before = raw.rfind(text.lstrip().encode())
-    while before > 0 and before >= len(positions[0].chosen.raw):
-        before -= len(positions[0].chosen.raw)
-        positions = positions[1:]
-    return positions
+    first = 0
+    while before > 0 and before >= len(positions[first].chosen.raw):
+        before -= len(positions[first].chosen.raw)
+        first += 1
+    return positions[first:]

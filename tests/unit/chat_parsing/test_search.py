@@ -25,7 +25,7 @@ def stream(*pieces: str) -> TextStream:
     return made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     source=st.sampled_from(SOURCES),
     pieces=st.lists(st.text(alphabet="ab <>/\nc", max_size=6), max_size=6),
