@@ -11,16 +11,18 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 _LENGTH = struct.Struct("<I")
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 _EXIT_ORPHANED = 3
 _STDERR = 2
 
@@ -101,16 +103,11 @@ async def spawn(
 
     Raises OSError if there is no process or file descriptor to be had.
     """
-    code = (
-        f"import os, sys; os.environ.update({dict(environment or {})!r}); sys.path[:] = {sys.path!r}; import runpy; "
-        "from jaxserve.own_packages import own_process; own_process(); "
-        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    )
     ours, theirs = socket.socketpair()
     with theirs:
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", code, str(theirs.fileno()), str(os.getpid())),
+                *_command(module, theirs, environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=_STDERR,  # ours is for the parent alone
                 pass_fds=(theirs.fileno(), *pass_fds),
@@ -131,11 +128,20 @@ async def spawn(
     return child
 
 
-class Parent:
-    """The parent as a child sees it. Its methods may be called from any thread, `receive` from one at a time.
+def _command(module: str, connection: socket.socket, environment: Mapping[str, str] | None) -> Sequence[str]:
+    code = (
+        f"import os, sys; os.environ.update({dict(environment or {})!r}); sys.path[:] = {sys.path!r}; import runpy; "
+        "from jaxserve.own_packages import own_process; own_process(); "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return sys.executable, "-P", "-c", code, str(connection.fileno()), str(os.getpid())
+
+
+class Connection:
+    """One end of a socket pair, for threads. `send` may be called from any thread, `receive` from one at a time.
 
     Attributes:
-        socket: for a child that reads and writes it in its event loop.
+        socket: for a process that reads and writes it in its event loop.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -143,23 +149,20 @@ class Parent:
         self._sending = threading.Lock()
 
     def send(self, payload: bytes) -> None:
-        """Send a message; to a parent that is gone, nothing."""
+        """Send a message. Does nothing if the other end is gone."""
         with self._sending, contextlib.suppress(OSError):
             self.socket.sendall(_LENGTH.pack(len(payload)) + payload)
 
     def receive(self) -> bytes | None:
-        """Wait for the next message; None once the parent is gone."""
+        """Wait for the next message; None once the other end is gone."""
         head = self._exactly(_LENGTH.size)
         return None if head is None else self._exactly(*_LENGTH.unpack(head))
 
-    def exit_when_gone(self, take: Callable[[bytes], None]) -> None:
-        """From now on, end this process at once when the parent is gone. Messages go to `take`, in a thread of their own."""
-        threading.Thread(target=self._watch, args=(take,), name="jaxserve-parent", daemon=True).start()
-
-    def _watch(self, take: Callable[[bytes], None]) -> None:
-        while (message := self.receive()) is not None:
-            take(message)
-        os._exit(_EXIT_ORPHANED)
+    def has_message(self, seconds: float) -> bool:
+        """Wait up to that long for a message, or for the other end to be gone."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def _exactly(self, count: int) -> bytes | None:
         content = bytearray()
@@ -174,6 +177,53 @@ class Parent:
         return bytes(content)
 
 
+class BlockingChild(Connection):
+    """A child as a thread of its parent sees it: the thread that started it, which must outlive it.
+
+    Args:
+        module: as for `spawn`.
+        first: the first message.
+        environment: as for `spawn`.
+
+    Raises OSError if there is no process or file descriptor to be had.
+    """
+
+    def __init__(self, module: str, first: bytes, *, environment: Mapping[str, str] | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.process = subprocess.Popen(
+                    _command(module, theirs, environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=_STDERR,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        super().__init__(ours)
+        self.send(first)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.socket.close()
+
+
+class Parent(Connection):
+    """The parent as a child sees it."""
+
+    def exit_when_gone(self, take: Callable[[bytes], None]) -> None:
+        """From now on, end this process at once when the parent is gone. Messages go to `take`, in a thread of their own."""
+        threading.Thread(target=self._watch, args=(take,), name="jaxserve-parent", daemon=True).start()
+
+    def _watch(self, take: Callable[[bytes], None]) -> None:
+        while (message := self.receive()) is not None:
+            take(message)
+        os._exit(_EXIT_ORPHANED)
+
+
 def adopt(*, outlives: bool = False) -> tuple[Parent, bytes]:
     """In a child, first of all: tie its life to its parent's. Returns the parent and its first message.
 
@@ -182,7 +232,7 @@ def adopt(*, outlives: bool = False) -> tuple[Parent, bytes]:
     """
     connection, parent_id = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     if sys.platform == "linux" and not outlives:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = Parent(connection)
     first = parent.receive()
     if first is None or os.getppid() != parent_id:

@@ -54,6 +54,7 @@ from jaxserve.executor.slow_kernels import slow_kernels
 from jaxserve.executor.weight_schemes import describe_weights
 from jaxserve.grammar.grammars import Grammars
 from jaxserve.grammar.vocabulary import load_vocabulary
+from jaxserve.grammar.worker import WorkerSpec
 from jaxserve.jax_settings import caller_settings, engine_settings
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
@@ -347,7 +348,8 @@ def _grammars(config: EngineConfig, ready: Preparation) -> Grammars | None:
     size, tokenizer = ready.decoder.vocab_size, ready.tokenizer
     path = config.model.tokenizer or model_directory(config.model.model)
     ends = _eos_token_ids(ready.decoder, tokenizer)
-    return Grammars(size, partial(load_vocabulary, path, vocab_size=size, eos_token_ids=ends, tokenizer=tokenizer))
+    read = partial(load_vocabulary, path, vocab_size=size, eos_token_ids=ends, tokenizer=tokenizer)
+    return Grammars(size, read, WorkerSpec(str(path), size, tuple(ends)))
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:

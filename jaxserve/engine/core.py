@@ -137,17 +137,23 @@ class EngineCore:
                 self.observer.arrived(arrivals)
 
     def prepare(self, requests: Sequence[EngineRequest]) -> Future[Any] | None:
-        """Done when the sequences of a request can be added at once; None if they can be now.
+        """Done when the sequences of a request can be added at once; None if they can be now. `release` must follow.
 
         Raises InvalidRequestError, or ModelNotFoundError for an adapter that there is not.
         """
         wanted = requests[0].params.structured_outputs
         awaited: list[Future[Any] | None] = []
         if wanted is not None:
-            awaited.append(self._require_grammars().compile(wanted))
+            awaited.append(self._require_grammars().compile(wanted, requests[0].tenant))
         if requests[0].adapter:
             awaited.append(self.require_adapters().bring(requests))
         return all_done([one for one in awaited if one is not None])
+
+    def release(self, requests: Sequence[EngineRequest]) -> None:
+        """The sequences of a request that was prepared have been added, or will not be."""
+        wanted = requests[0].params.structured_outputs
+        if wanted is not None and self.grammars is not None:
+            self.grammars.release(wanted, requests[0].tenant)
 
     def require_adapters(self) -> EngineAdapters:
         """Raises ModelNotFoundError where none are served."""
@@ -281,6 +287,8 @@ class EngineCore:
     def close(self) -> None:
         """It does nothing any more, and nobody is told of it."""
         self.pause.fail(EngineDeadError("the engine has ended"))
+        if self.grammars is not None:
+            self.grammars.close()
         if self.publisher is not None:
             self.scheduler.cache.prefixes.unfollow(self.publisher.take)
             self.publisher.close()

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
-MAX_PREPARING = 256  # requests that wait for their grammars
+MAX_PREPARING = 512  # requests that wait for their grammars or adapters; a tenant may have as many as are left free
 IDLE_SECONDS = 0.25  # between two heartbeats of a loop that has nothing to do
 
 
@@ -166,9 +166,7 @@ class EngineLoop:
             if message is None:
                 return False
             if isinstance(message, _Abort):
-                for _, aborted in self._preparing.values():
-                    aborted.update(message.ids)
-                self._core.abort(message.ids)
+                self._abort(message.ids)
                 continue
             if isinstance(message, _Demote):
                 self._core.demote(message.ids, demoted=message.demoted)
@@ -186,22 +184,36 @@ class EngineLoop:
             self._sink(refusals)
         return True
 
+    def _abort(self, ids: Sequence[str]) -> None:
+        gone = set(ids)
+        for name, (requests, aborted) in list(self._preparing.items()):
+            aborted.update(request.id for request in requests if request.id in gone)
+            if len(aborted) == len(requests):
+                del self._preparing[name]
+                self._core.release(requests)
+        self._core.abort(ids)
+
     def _add(self, message: _Add | _Prepared) -> Refusal | None:
-        requests: Sequence[EngineRequest]
         aborted: set[str] = set()
+        if isinstance(message, _Prepared):
+            if message.id not in self._preparing:  # aborted
+                return None
+            requests, aborted = self._preparing.pop(message.id)
+        else:
+            requests = message.requests
+        waits = False
         try:
-            if isinstance(message, _Prepared):
-                requests, aborted = self._preparing.pop(message.id)
-            else:
-                requests = message.requests
-                if self._waits(requests):
-                    return None
-            self._core.add(requests)
+            waits = isinstance(message, _Add) and self._waits(requests)
+            if not waits:
+                self._core.add(requests)
         except BaseException as error:
             ends_engine = self._core.death is not None and not isinstance(error, JaxserveError)
             if ends_engine or not is_containable(error):
                 raise
             return Refusal(tuple(request.id for request in requests), _contained(error))
+        finally:
+            if not waits:
+                self._core.release(requests)
         self._core.abort(aborted)
         return None
 
@@ -210,12 +222,21 @@ class EngineLoop:
         ready = self._core.prepare(requests)
         if ready is None or ready.done():
             return False
-        if len(self._preparing) >= MAX_PREPARING:
-            raise QueueFullError(f"{MAX_PREPARING} requests wait for their grammars to be compiled", retry_after=1.0)
+        self._check_places(requests[0].tenant)
         name = requests[0].id
         self._preparing[name] = requests, set()
         ready.add_done_callback(lambda _: self._inbox.put(_Prepared(name)))
         return True
+
+    def _check_places(self, tenant: str) -> None:
+        """Raise QueueFullError if a tenant has as many requests waiting as there are free places."""
+        own = sum(requests[0].tenant == tenant for requests, _ in self._preparing.values())
+        if own >= MAX_PREPARING - len(self._preparing):
+            raise QueueFullError(
+                f"{own} requests of the tenant wait for their grammars to be compiled, as many as places are free "
+                f"(of {MAX_PREPARING})",
+                retry_after=1.0,
+            )
 
     def _answer(self, call: _Call) -> None:
         if not call.done.set_running_or_notify_cancel():

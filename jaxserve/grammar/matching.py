@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher
+from llguidance import LLMatcher
 
 from jaxserve.errors import InvalidRequestError, JaxserveError
+from jaxserve.grammar.compile import in_plain_words
+from jaxserve.grammar.locate import first_line
 from jaxserve.scheduler.request import Constraint
 from jaxserve.step.plan import Ints
 from jaxserve.types import MASK_BITS
 
 FEW = 2  # rows whose masks are computed in the calling thread
+MAX_THREADS = 32
+
+# CPU time of a row's step: its mask, and following its token. Ordinary grammars take under a tenth of it, and llguidance's limits
+# keep hostile ones near it. A row may be slow once: the first mask in a new state takes longest.
+SLOW_SECONDS = 0.02
+MAX_SLOW = 2
 
 
 class GrammarConstraint:
@@ -24,23 +36,42 @@ class GrammarConstraint:
 
     Args:
         matcher: its own.
+        clock: CPU seconds of the calling thread.
     """
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, clock: Callable[[], float] = time.thread_time) -> None:
         self.matcher = matcher
         self.imposed: Sequence[int] = ()
+        self._clock = clock
         self._accepted = 0
+        self._spent = 0.0  # since the latest mask
+        self._slow = 0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its steps have taken too long too often."""
+        return self._slow >= MAX_SLOW
+
+    def fill(self, address: int, size: int) -> None:
+        """Write the mask of the next token to memory."""
+        with self._timed():
+            self.matcher.unsafe_compute_mask_ptr(address, size)
+        self._slow += self._spent > SLOW_SECONDS
+        self._spent = 0.0
 
     def accept(self, token: int) -> bool:
-        if not self.matcher.consume_token(token):
+        with self._timed():
+            taken = self.matcher.consume_token(token)
+        if not taken:
             raise InvalidRequestError(
-                f"the output left its grammar at token {token}: {self.matcher.get_error()}", param="structured_outputs"
+                f"the output left its grammar at token {token}: {_why(self.matcher)}", param="structured_outputs"
             )
         self._accepted += 1
         return not self.matcher.is_stopped()
 
     def forced(self) -> Sequence[int]:
-        return self.matcher.compute_ff_tokens()
+        with self._timed():
+            return self.matcher.compute_ff_tokens()
 
     def allows(self, tokens: Sequence[int]) -> int:
         return self.matcher.validate_tokens(list(tokens))
@@ -54,29 +85,55 @@ class GrammarConstraint:
 
         return back
 
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._spent += self._clock() - began
+
 
 class GrammarMasker:
-    """Masks of V tokens by grammars. Used by one thread, which llguidance's own help with many rows."""
+    """Masks of V tokens by grammars. Used by one thread, which others help with many rows."""
 
     def __init__(self, vocab_size: int) -> None:
         self.words = -(-vocab_size // MASK_BITS)
-        self._threads = LLExecutor()
+        self._helpers = max(1, min(MAX_THREADS, (os.cpu_count() or 2) * 4 // 5)) - 1
+        self._threads = ThreadPoolExecutor(max(self._helpers, 1), thread_name_prefix="jaxserve-masks")
 
     def fill(self, rows: Sequence[tuple[int, Constraint]], masks: Ints) -> dict[int, JaxserveError]:
-        matchers: list[tuple[int, LLMatcher]] = []
+        computed: list[tuple[int, GrammarConstraint]] = []
         for row, constraint in cast(Sequence[tuple[int, GrammarConstraint]], rows):
             if constraint.imposed:
                 _only(masks[row], constraint.imposed[0])
             else:
-                matchers.append((row, constraint.matcher))
-        size = masks.strides[0]
-        if len(matchers) <= FEW:
-            for row, matcher in matchers:
-                matcher.unsafe_compute_mask_ptr(masks[row].ctypes.data, size)
-        else:
-            places = [(matcher, row) for row, matcher in matchers]
-            self._threads.unsafe_compute_mask_ptr(places, masks.ctypes.data, size, len(masks))
-        return {row: _dead_end(matcher) for row, matcher in matchers if matcher.is_error() or not masks[row].any()}
+                computed.append((row, constraint))
+        address, size = masks.ctypes.data, masks.strides[0]
+
+        def work(share: Sequence[tuple[int, GrammarConstraint]]) -> None:
+            for row, constraint in share:
+                constraint.fill(address + row * size, size)
+
+        shares = 1 + min(self._helpers, max(len(computed) - 1, 0) // FEW)
+        helped = [self._threads.submit(work, computed[place::shares]) for place in range(1, shares)]
+        work(computed[::shares])
+        for one in helped:
+            one.result()
+        return {row: error for row, constraint in computed if (error := _failure(constraint, masks[row])) is not None}
+
+
+def _failure(constraint: GrammarConstraint, mask: Ints) -> JaxserveError | None:
+    if constraint.matcher.is_error() or not mask.any():
+        what = f"the grammar allows no token after this output: {_why(constraint.matcher)}"
+        return InvalidRequestError(what, param="structured_outputs")
+    if constraint.is_slow:
+        what = (
+            f"structured_outputs: the grammar is too complex: {MAX_SLOW} steps took more than "
+            f"{SLOW_SECONDS * 1e3:g} ms of CPU time each"
+        )
+        return InvalidRequestError(what, param="structured_outputs")
+    return None
 
 
 def _only(mask: Ints, token: int) -> None:
@@ -85,6 +142,5 @@ def _only(mask: Ints, token: int) -> None:
     mask.view(np.uint32)[token // MASK_BITS] = 1 << token % MASK_BITS
 
 
-def _dead_end(matcher: LLMatcher) -> JaxserveError:
-    why = matcher.get_error() or str(matcher.stop_reason())
-    return InvalidRequestError(f"the grammar allows no token after this output: {why}", param="structured_outputs")
+def _why(matcher: LLMatcher) -> str:
+    return in_plain_words(first_line(matcher.get_error())) or str(matcher.stop_reason())

@@ -24,7 +24,7 @@ from jaxserve.grammar.source import (
     names_special,
 )
 from jaxserve.grammar.structural_tag import with_options
-from jaxserve.grammar.thinking import ThinkingMarks
+from jaxserve.grammar.thinking import ThinkingMarks, ThinkingText
 from jaxserve.grammar.tree import types
 from jaxserve.grammar.vocabulary import Vocabulary
 from jaxserve.sampling.response import ResponseParams
@@ -36,8 +36,8 @@ _ANNOTATIONS = frozenset({"title", "description", "$comment"})
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
-def compile_response(params: ResponseParams, vocabulary: Vocabulary) -> tuple[LLMatcher, ThinkingMarks | None]:
-    """A matcher at its beginning, to be copied, and the marks of thinking that a budget can end; None if there is no such.
+def response_source(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str, ThinkingText | None]:
+    """The grammar as llguidance reads it, and how a budget ends the thinking; None if it cannot. The grammar has been compiled.
 
     A tool that may be called as the model likes, and is not strict, is called with any object where its schema is not supported.
 
@@ -52,7 +52,7 @@ def _compiled(params: ResponseParams, vocabulary: Vocabulary) -> tuple[LLMatcher
     form = _Form(params, template, vocabulary)
     tools = list(_tools(params))
     try:
-        matcher = form.compile(tools)
+        source, matcher = form.compile(tools)
     except InvalidRequestError as error:
         if error.param == "tool_choice":
             raise
@@ -61,11 +61,12 @@ def _compiled(params: ResponseParams, vocabulary: Vocabulary) -> tuple[LLMatcher
         possible = [form.possible(tool) for tool in tools]
         if possible == tools:
             raise
-        matcher = form.compile(possible)
+        source, matcher = form.compile(possible)
     if params.thinking == "none":
-        return matcher, None
-    marks = ThinkingMarks.of(template, vocabulary, begun=params.thinking == "open")
-    return matcher, marks if marks is not None and marks.can_be_ended(matcher.deep_copy()) else None
+        return source, None
+    thinking = ThinkingText.of(template, begun=params.thinking == "open")
+    can_be_ended = thinking is not None and ThinkingMarks(thinking, vocabulary).can_be_ended(matcher.deep_copy())
+    return source, thinking if can_be_ended else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class _Form:
     template: ResponseTemplate
     vocabulary: Vocabulary
 
-    def compile(self, tools: Sequence[_ResponseTool]) -> LLMatcher:
+    def compile(self, tools: Sequence[_ResponseTool]) -> tuple[str, LLMatcher]:
         params, special = self.params, self.vocabulary.special
         member, forces = "", True
         if params.content is not None and not params.required:
@@ -95,7 +96,7 @@ class _Form:
             forces = False
         lark = self._lark(tools, _CONTENT if member else "") + ("" if forces else NO_FORCING)
         source = listed_grammars(lark_member(lark), member) if member else lark
-        return compile_grammar(source, self.vocabulary.tokens, params.param)
+        return source, compile_grammar(source, self.vocabulary.tokens, params.param)
 
     def possible(self, tool: _ResponseTool) -> _ResponseTool:
         """The tool, or with any object as its arguments if what it asks for cannot be compiled. Raises InvalidRequestError."""

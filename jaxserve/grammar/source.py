@@ -44,7 +44,7 @@ def grammar_source(params: StructuredOutputsParams, special_tokens: Mapping[str,
     if not _may_force(params, source, special_tokens):
         return source + NO_FORCING
     # What Lark embeds takes longer to compile.
-    return listed_grammars(_member(source)) if source.startswith(_OF_SCHEMA) else source
+    return listed_grammars(_member(source)) if _is_schema(source) else source
 
 
 def named_grammar(params: StructuredOutputsParams, name: str, special_tokens: Mapping[str, int]) -> tuple[str, bool]:
@@ -77,9 +77,14 @@ def _may_force(params: StructuredOutputsParams, source: str, special_tokens: Map
 
 
 def _member(source: str, head: str = "") -> str:
-    if source.startswith(_OF_SCHEMA):
+    if _is_schema(source):
         return f'{{{head}"json_schema": {source.removeprefix(_OF_SCHEMA)}}}'
     return f'{{{head}"lark_grammar": {json.dumps(source, ensure_ascii=False)}}}'
+
+
+def _is_schema(source: str) -> bool:
+    """Whether a grammar is a JSON schema and nothing else: a structural tag that begins with one has more lines."""
+    return source.startswith(_OF_SCHEMA) and "\n" not in source
 
 
 def _lark(params: StructuredOutputsParams, special_tokens: Mapping[str, int]) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import Enum
-from types import MappingProxyType
 
+import msgspec
 from llguidance import LLMatcher
 
 from jaxserve.chat_parsing import ResponseTemplate, ends_of_thinking
@@ -24,9 +23,8 @@ class _Place(Enum):
     BEHIND = "behind"
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingMarks:
-    """How thinking begins and ends, as text and as tokens.
+class ThinkingText(msgspec.Struct, frozen=True, array_like=True):
+    """How thinking begins and ends, as text.
 
     Attributes:
         begins: texts that begin it.
@@ -34,7 +32,6 @@ class ThinkingMarks:
         early_end: what to write to end it.
         begun: whether a response begins inside of it.
         again: whether it may come anywhere and more than once; else at the beginning of a response alone.
-        names: texts of special tokens, by id.
     """
 
     begins: tuple[str, ...]
@@ -42,11 +39,9 @@ class ThinkingMarks:
     early_end: str
     begun: bool
     again: bool
-    vocabulary: Vocabulary
-    names: Mapping[int, bytes]
 
     @classmethod
-    def of(cls, template: ResponseTemplate, vocabulary: Vocabulary, *, begun: bool) -> ThinkingMarks | None:
+    def of(cls, template: ResponseTemplate, *, begun: bool) -> ThinkingText | None:
         """None for a template that does not say how thinking is written."""
         reasoning = template.reasoning
         if reasoning is None:
@@ -60,12 +55,19 @@ class ThinkingMarks:
             early_end=reasoning.early_end,
             begun=begun or not reasoning.begin,
             again=content is not None and content.open is not None,
-            vocabulary=vocabulary,
-            names=MappingProxyType({token: name.encode() for name, token in vocabulary.special.items()}),
         )
 
+
+class ThinkingMarks:
+    """How thinking begins and ends, as text and as tokens."""
+
+    def __init__(self, text: ThinkingText, vocabulary: Vocabulary) -> None:
+        self.text = text
+        self.vocabulary = vocabulary
+        self._names = {token: name.encode() for name, token in vocabulary.special.items()}
+
     def bytes_of(self, tokens: Sequence[int]) -> bytes:
-        return b"".join(self.names.get(token) or self.vocabulary.tokens.decode_bytes([token]) for token in tokens)
+        return b"".join(self._names.get(token) or self.vocabulary.tokens.decode_bytes([token]) for token in tokens)
 
     def tokens_of(self, text: str) -> list[int]:
         """Tokens of a text in which names of special tokens stand for them."""
@@ -80,7 +82,7 @@ class ThinkingMarks:
     def can_be_ended(self, matcher: LLMatcher) -> bool:
         """Whether a grammar, at its beginning, lets a budget end the thinking."""
         budget = ThinkingBudget(matcher, self, 0)
-        begin = [] if self.begun else self.tokens_of(self.begins[0])
+        begin = [] if self.text.begun else self.tokens_of(self.text.begins[0])
         if matcher.validate_tokens(begin) < len(begin):
             return False
         for token in begin:
@@ -102,10 +104,10 @@ class ThinkingBudget(GrammarConstraint):
         super().__init__(matcher)
         self._marks = marks
         self._left = tokens
-        self._place = _Place.INSIDE if marks.begun else _Place.BEFORE
+        self._place = _Place.INSIDE if marks.text.begun else _Place.BEFORE
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text = ""  # the last of what was said since the thinking began, or else of what may become its beginning
-        if marks.begun and tokens <= 0:
+        if marks.text.begun and tokens <= 0:
             self._impose()
 
     def accept(self, token: int) -> bool:
@@ -137,7 +139,7 @@ class ThinkingBudget(GrammarConstraint):
         return back
 
     def _look_for_beginning(self) -> None:
-        begins, again = self._marks.begins, self._marks.again
+        begins, again = self._marks.text.begins, self._marks.text.again
         text = self._text if again else self._text.lstrip()
         for begin in begins:
             at = text.find(begin) if again else 0 if text.startswith(begin) else -1
@@ -149,11 +151,11 @@ class ThinkingBudget(GrammarConstraint):
             self._place = _Place.BEHIND
 
     def _look_for_end(self) -> bool:
-        found = [(at, end) for end in self._marks.ends if (at := self._text.find(end)) >= 0]
+        found = [(at, end) for end in self._marks.text.ends if (at := self._text.find(end)) >= 0]
         if not found:
             return False
         at, end = min(found)
-        self._place = _Place.BEFORE if self._marks.again else _Place.BEHIND
+        self._place = _Place.BEFORE if self._marks.text.again else _Place.BEHIND
         self._text = self._text[at + len(end) :]
         return True
 
@@ -162,12 +164,12 @@ class ThinkingBudget(GrammarConstraint):
         marks, text = self._marks, self._text
         if self._decoder.getstate()[0]:
             return  # in the middle of a character
-        for said in range(min(len(marks.early_end) - 1, len(text)), -1, -1):
-            if not text.endswith(marks.early_end[:said]):
+        for said in range(min(len(marks.text.early_end) - 1, len(text)), -1, -1):
+            if not text.endswith(marks.text.early_end[:said]):
                 continue
-            tokens = marks.tokens_of(marks.early_end[said:])
+            tokens = marks.tokens_of(marks.text.early_end[said:])
             tokens = tokens[: self.matcher.validate_tokens(tokens)]
             written = text + marks.bytes_of(tokens).decode(errors="replace")
-            if any(end in written for end in marks.ends):
+            if any(end in written for end in marks.text.ends):
                 self.imposed = tokens
                 return

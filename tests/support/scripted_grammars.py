@@ -74,10 +74,16 @@ class ScriptedGrammars:
 
     words = -(-VOCAB // 32)
 
-    def compile(self, params: StructuredOutputsParams) -> Future[Any]:
+    def compile(self, params: StructuredOutputsParams, tenant: str = "") -> Future[Any]:
         done: Future[Any] = Future()
         done.set_result(int(params.regex or 0))
         return done
+
+    def release(self, params: StructuredOutputsParams, tenant: str = "") -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def constraints(self, params: StructuredOutputsParams) -> Callable[[], ScriptedConstraint]:
         return lambda: ScriptedConstraint(int(params.regex or 0))

@@ -78,6 +78,8 @@ def _build(spec: EngineSpec, place: Place, parent: Parent) -> EngineServer:
     server = place.open(listening)
     freeze_gc()
     parent.send(encode(Ready(engine.banner)))
+    if engine.core.grammars is not None:
+        engine.core.grammars.start()  # or the first request with a grammar would wait for it
     return server
 
 

@@ -62,9 +62,13 @@ class SlowGrammars(ScriptedGrammars):
 
     def __init__(self):
         self.ready: Future[Any] = Future()
+        self.released: list[str] = []
 
-    def compile(self, params):
+    def compile(self, params, tenant=""):
         return self.ready
+
+    def release(self, params, tenant=""):
+        self.released.append(tenant)
 
     def constraints(self, params):
         self.ready.result()
@@ -102,9 +106,9 @@ class Watched:
         self.loop = EngineLoop(built.core, self.said.put, self.deaths.put)
         self.intake = built.intake
 
-    def requests(self, prompt=(5, 6, 7), **params):
-        now = RealClock().now()
-        return self.intake.prepare({"prompt_token_ids": list(prompt)}, SamplingParams(**params), "name", now)
+    def requests(self, prompt=(5, 6, 7), tenant="", **params):
+        now, options = RealClock().now(), RequestOptions(tenant=tenant)
+        return self.intake.prepare({"prompt_token_ids": list(prompt)}, SamplingParams(**params), "name", now, options)
 
     def until(self, wanted):
         """Outcomes up to the first that fits."""
@@ -246,12 +250,18 @@ def test_calls_behind_the_end_are_refused(watched):
 
 
 @pytest.fixture
-def slow(tokenizer):
+def watched_slow(tokenizer):
     grammars = SlowGrammars()
     watched = Watched(build(tokenizer, max_waiting=4, grammars=grammars))
     watched.loop.start()
-    yield watched, grammars.ready
+    yield watched, grammars
     watched.loop.stop()
+
+
+@pytest.fixture
+def slow(watched_slow):
+    watched, grammars = watched_slow
+    return watched, grammars.ready
 
 
 CONSTRAINED: dict[str, Any] = {"max_tokens": 30, "structured_outputs": params_of(5)}
@@ -295,14 +305,28 @@ def test_a_grammar_that_cannot_be_compiled_is_a_refusal(slow):
     assert (refusal.error.message, refusal.error.param) == ("no such keyword", "structured_outputs.json")
 
 
-def test_not_more_requests_wait_for_grammars_than_may(slow):
+def test_a_tenant_takes_at_most_half_of_the_free_places_for_grammars(slow):
     watched, ready = slow
-    for _ in range(MAX_PREPARING + 1):
-        watched.loop.add(watched.requests(**CONSTRAINED))
-    (refusal,) = watched.said.get(timeout=PATIENCE)
-    assert isinstance(refusal.error, QueueFullError)
-    assert refusal.error.retry_after
+    for _ in range(MAX_PREPARING):
+        watched.loop.add(watched.requests(tenant="greedy", **CONSTRAINED))
+    assert watched.loop.call(lambda core: len(watched.loop._preparing)).result(PATIENCE) == MAX_PREPARING // 2
+    refusals = watched.until(lambda refusal: True)
+    assert all(isinstance(one.error, QueueFullError) and one.error.retry_after for one in refusals)
+    watched.loop.add(watched.requests(tenant="modest", **CONSTRAINED))
+    assert watched.loop.call(lambda core: len(watched.loop._preparing)).result(PATIENCE) == MAX_PREPARING // 2 + 1
     ready.set_exception(InvalidRequestError("no such keyword"))
+
+
+def test_an_abort_gives_up_the_grammar_and_its_place(watched_slow):
+    watched, grammars = watched_slow
+    gone = watched.requests(n=2, tenant="t", **CONSTRAINED)
+    watched.loop.add(gone)
+    watched.loop.abort([gone[0].id])
+    assert watched.loop.call(lambda core: list(grammars.released)).result(PATIENCE) == []
+    watched.loop.abort([gone[1].id])
+    assert watched.loop.call(lambda core: list(grammars.released)).result(PATIENCE) == ["t"]
+    grammars.ready.set_result(None)
+    assert watched.loop.call(lambda core: core.has_work).result(PATIENCE) is False
 
 
 def test_an_engine_without_grammars_refuses_them(watched):

@@ -150,6 +150,7 @@ B = {"type": "tag", "begin": "<b>", "content": ANY, "end": ["</b>", "!"]}
         ),
         (tag("const_string", value='a"/\n'), 'a"/\n|a', 'a"/\n'),
         (tag("regex", pattern="a/b+"), "a/bb|a/", "a/bb"),
+        (tag("json_schema", json_schema=CALL["json_schema"]), '{"x":1}|{}', '{"x":1}'),
         (tag("any_text"), "|anything\nat all", "|anything\nat all"),
         (tag("or", elements=[const("x"), CALL]), 'x|{"x":1}|y', 'x|{"x":1}'),
         (tag("sequence", elements=[const("x"), CALL, const("y"), const("z")]), 'x{"x":1}yz|x{"x":1}', 'x{"x":1}yz'),
