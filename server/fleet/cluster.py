@@ -18,6 +18,7 @@ from ray import serve
 from jaxserve.config.fleet import FleetConfig, PoolConfig
 from jaxserve.engine.remote.curve import CurveKeys
 from jaxserve.errors import ConfigError, EngineDeadError
+from jaxserve.own_packages import ROOT
 from server.fleet.autoscaling import autoscaling
 from server.fleet.deployments import (
     NAMESPACE,
@@ -37,8 +38,6 @@ from server.ports import Addresses
 from server.processes.engines import engine_spec
 from server.processes.specs import FleetSpec, PoolRule
 
-# Ray puts the current directory on its workers' import path.
-WORKERS = {"worker_process_setup_hook": "jaxserve.own_packages.resolve_everywhere"}
 LOCAL = "local"  # address of a cluster that is started here
 HEARD_SECONDS = 30.0  # within which ingresses that serve must have told the ledger where
 LOOK_SECONDS = 0.1
@@ -60,7 +59,7 @@ def connected(address: str | None, *, keep: bool) -> Iterator[None]:
     if address == LOCAL or not _joined(address, keep=keep):
         if keep:
             raise ConfigError("no Ray cluster runs here that could keep a fleet: ray start --head", param="ray")
-        ray.init(address=LOCAL, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False, runtime_env=WORKERS)
+        _init(LOCAL)
     try:
         yield
     finally:
@@ -71,12 +70,18 @@ def _joined(address: str | None, *, keep: bool) -> bool:
     """Connect to a cluster that is there; False if none is. Raises ConfigError if there is none at the address."""
     try:
         where = address or ("auto" if keep else None)  # "auto" would join what ends with another program, too
-        ray.init(address=where, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False, runtime_env=WORKERS)
+        _init(where)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address is not None:
             raise ConfigError(f"no Ray cluster at {address}: {_first_line(error)}", param="ray") from error
         return False
     return True
+
+
+def _init(address: str | None) -> None:
+    """Connect to Ray. It puts the current directory first on its workers' import path, so that must be our packages' place."""
+    with contextlib.chdir(ROOT):
+        ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
 
 
 def _first_line(error: Exception) -> str:
