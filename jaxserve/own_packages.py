@@ -88,11 +88,6 @@ def install() -> None:
 def own_process() -> None:
     """Prepare a process that runs our code only: its standard streams, and the names for every import."""
     guard_streams()
-    resolve_everywhere()
-
-
-def resolve_everywhere() -> None:
-    """Resolve the names for every import of this process."""
     _finder().everywhere = True
 
 

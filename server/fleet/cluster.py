@@ -20,6 +20,7 @@ from jaxserve.config.fleet import FleetConfig, PoolConfig
 from jaxserve.config.runtime import ray_children
 from jaxserve.engine.remote.curve import CurveKeys
 from jaxserve.errors import ConfigError, EngineDeadError
+from jaxserve.own_packages import ROOT
 from server.fleet.autoscaling import autoscaling
 from server.fleet.deployments import (
     NAMESPACE,
@@ -44,8 +45,6 @@ from server.processes.specs import FleetSpec, PoolRule
 
 _LOG = logging.getLogger(__name__)
 
-# Ray puts the current directory on its workers' import path.
-WORKERS = {"worker_process_setup_hook": "jaxserve.own_packages.resolve_everywhere"}
 LOCAL = "local"  # address of a cluster that is started here
 STARTS = 3  # of one
 HEARD_SECONDS = 30.0  # within which ingresses that serve must have told the ledger where
@@ -86,13 +85,7 @@ def start_here(starts: int = STARTS) -> None:
     for last in range(starts):
         try:
             with ray_children(), cluster_on_loopback():
-                ray.init(
-                    address=LOCAL,
-                    namespace=NAMESPACE,
-                    logging_level=logging.WARNING,
-                    include_dashboard=False,
-                    runtime_env=WORKERS,
-                )
+                _init(LOCAL)
         except Exception as error:  # Ray raises bare exceptions
             ray.shutdown()
             if last == starts - 1:
@@ -109,12 +102,18 @@ def _joined(address: str | None, *, keep: bool) -> bool:
     if where is None and canonicalize_bootstrap_address(None) is None:
         return False
     try:
-        ray.init(address=where, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False, runtime_env=WORKERS)
+        _init(where)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address is not None:
             raise ConfigError(f"no Ray cluster at {address}: {_first_line(error)}", param="ray") from error
         return False
     return True
+
+
+def _init(address: str | None) -> None:
+    """Connect to Ray. It puts the current directory first on its workers' import path, so that must be our packages' place."""
+    with contextlib.chdir(ROOT):
+        ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
 
 
 def _first_line(error: Exception) -> str:
