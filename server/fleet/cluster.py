@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -113,11 +114,26 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0]
 
 
-def until_ray_is_lost() -> str:
-    """Wait until the GCS or this machine's raylet is gone, and its clients were told. Returns which."""
-    lost = RayWatch(ray_services()).watch()
-    time.sleep(FAREWELL_SECONDS)
-    return lost
+@contextlib.contextmanager
+def exit_when_lost(code: int) -> Iterator[None]:
+    """Inside, this process ends with `code` once Ray's GCS or the raylet here is gone: calls of Ray would wait for ever.
+
+    What Ray started here ends with it.
+    """
+    watch, stop = RayWatch(ray_services()), threading.Event()
+
+    def end() -> None:
+        lost = watch.watch(stop)
+        if lost is not None:
+            _LOG.critical("the fleet has lost %s: it ends, start it again", lost)
+            time.sleep(FAREWELL_SECONDS)
+            os._exit(code)
+
+    threading.Thread(target=end, name="jaxserve-ray-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        stop.set()
 
 
 class Fleet:
