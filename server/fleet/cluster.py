@@ -90,7 +90,8 @@ def start_here(starts: int = STARTS) -> None:
             ray.shutdown()
             if last == starts - 1:
                 logs = "its log is in /tmp/ray/session_latest/logs (raylet.out, gcs_server.out)"
-                raise ConfigError(f"Ray does not start on this machine: {_first_line(error)} {logs}", param="ray") from error
+                why = _first_line(error).rstrip(".")
+                raise ConfigError(f"Ray does not start on this machine: {why}; {logs}", param="ray") from error
             _LOG.warning("Ray does not start (%s): another try", _first_line(error))
         else:
             return
