@@ -34,38 +34,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = read_fleet(given.config)
         set_up_logging(config.server.log_level, config.server.log_format)
         if not given.check:
-            return _run(config, given.name, detach=given.detach, delete=given.delete)
+            _run(config, given.name, detach=given.detach, delete=given.delete)
     except JaxserveError as error:
         print(f"jaxserve: {error.message}", file=sys.stderr, flush=True)
         return _EXIT_ERROR
     return 0
 
 
-def _run(config: FleetConfig, name: str, *, detach: bool, delete: bool) -> int:
-    """Returns the exit code."""
+def _run(config: FleetConfig, name: str, *, detach: bool, delete: bool) -> None:
     try:
         cluster: Any = import_module("server.fleet.cluster")
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
         raise ConfigError("a fleet needs Ray: pip install 'jaxserve[ray]'") from error
-    with cluster.connected(config.address, keep=detach or delete):
+    with cluster.connected(config.address, keep=detach or delete), cluster.exit_when_lost(_EXIT_LOST):
         fleet = cluster.Fleet(config, name)
         if delete:
             fleet.delete()
-            return 0
+            return
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as by Ctrl-C
         try:
             print("ready:", *(f"{one.http} {one.grpc}" for one in fleet.deploy()), flush=True)
             if detach:
-                return 0
-            lost = cluster.until_ray_is_lost()
-            print(f"jaxserve: the fleet has lost {lost}: it ends, start it again", file=sys.stderr, flush=True)
-            return _EXIT_LOST
+                return
+            while True:
+                signal.pause()
         except KeyboardInterrupt:
             _LOG.info("the fleet is taken away")
         fleet.delete()
-        return 0
 
 
 if __name__ == "__main__":

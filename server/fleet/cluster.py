@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -90,7 +91,8 @@ def start_here(starts: int = STARTS) -> None:
             ray.shutdown()
             if last == starts - 1:
                 logs = "its log is in /tmp/ray/session_latest/logs (raylet.out, gcs_server.out)"
-                raise ConfigError(f"Ray does not start on this machine: {_first_line(error)} {logs}", param="ray") from error
+                why = _first_line(error).rstrip(".")
+                raise ConfigError(f"Ray does not start on this machine: {why}; {logs}", param="ray") from error
             _LOG.warning("Ray does not start (%s): another try", _first_line(error))
         else:
             return
@@ -120,11 +122,26 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0]
 
 
-def until_ray_is_lost() -> str:
-    """Wait until the GCS or this machine's raylet is gone, and its clients were told. Returns which."""
-    lost = RayWatch(ray_services()).watch()
-    time.sleep(FAREWELL_SECONDS)
-    return lost
+@contextlib.contextmanager
+def exit_when_lost(code: int) -> Iterator[None]:
+    """Inside, this process ends with `code` once Ray's GCS or the raylet here is gone: calls of Ray would wait for ever.
+
+    What Ray started here ends with it.
+    """
+    watch, stop = RayWatch(ray_services()), threading.Event()
+
+    def end() -> None:
+        lost = watch.watch(stop)
+        if lost is not None:
+            _LOG.critical("the fleet has lost %s: it ends, start it again", lost)
+            time.sleep(FAREWELL_SECONDS)
+            os._exit(code)
+
+    threading.Thread(target=end, name="jaxserve-ray-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        stop.set()
 
 
 class Fleet:

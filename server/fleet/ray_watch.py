@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
+import threading
 from collections.abc import Callable
 
 import msgspec
@@ -47,14 +47,15 @@ class RayWatch:
                 return f"{name} at {address}"
         return None
 
-    def watch(self) -> str:
-        """Look until a service is gone. Returns which."""
+    def watch(self, stop: threading.Event) -> str | None:
+        """Look until a service is gone. Returns which; None after `stop`."""
         while (lost := self.look()) is None:
-            time.sleep(LOOK_SECONDS)
+            if stop.wait(LOOK_SECONDS):
+                return None
         return lost
 
     async def lost(self) -> str:
-        """The same in an event loop."""
+        """The same in an event loop, until it is cancelled."""
         while (lost := await asyncio.to_thread(self.look)) is None:
             await asyncio.sleep(LOOK_SECONDS)
         return lost
