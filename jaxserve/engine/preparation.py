@@ -108,8 +108,9 @@ def prepare(config: EngineConfig) -> Preparation:
     tokenizer = _tokenizer(config, directory, decoder)
     decoder = with_separator(decoder, tokenizer)
     served = served_of(config.model, hf, sentences, decoder, tokenizer)
-    recognises = tokenizer is None or config.model.parse_special_tokens_in_content
-    control_tokens = None if recognises else ControlTokens.of(tokenizer)
+    control_tokens = None
+    if tokenizer is not None and not config.model.parse_special_tokens_in_content:
+        control_tokens = ControlTokens.of(tokenizer)
     chat_template = ChatTemplate.load(tokenizer_path, config.model.chat_template, control_tokens=control_tokens)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel, decoder)

@@ -131,7 +131,7 @@ def test_calls_that_never_end_cost_as_little(largest: int) -> None:
     for n, transcript in enumerate(TRANSCRIPTS):
         template = template_of(transcript)
         for tenth, kind in ((3 + n % 3, "white space"), (6 + n % 3, "half markers")):
-            text = transcript.text[: len(transcript.text) * tenth // 10] + filler(kind, template, SHORT if largest > 1 else 1_500)
+            text = transcript.text[: len(transcript.text) * tenth // 10] + filler(kind, template, SHORT if largest > 1 else 600)
             # A string between marks has its line ends and quotes escaped: what follows reads twice as many characters.
             assert examined(template, text, largest) <= (MOST + 2) * len(text), transcript.tool_call_parser
 
