@@ -23,6 +23,7 @@ from jaxserve.grammar.vocabulary import Vocabulary, load_vocabulary
 # Schemas of 2,000 properties take 0.2 s if all are required and 0.6 s if none is, and 10 MB; ordinary ones take 2 ms and 1 MB.
 CPU_SECONDS = 1.0
 MEMORY_BYTES = 512 * 2**20
+KEPT_BYTES = 64 * 2**20  # of a compiled grammar, which the engine holds as long as requests use it
 
 MAX_GROWTH = 32 * 2**20  # bytes that jobs may leave behind in a runner
 
@@ -41,6 +42,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, array_like=True):
     eos_token_ids: tuple[int, ...]
     cpu_seconds: float = CPU_SECONDS
     memory_bytes: int = MEMORY_BYTES
+    kept_bytes: int = KEPT_BYTES
 
 
 class Begun(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -123,7 +125,7 @@ def _run(parent: Parent, spec: WorkerSpec, vocabulary: Vocabulary) -> None:
         while (content := parent.receive()) is not None:
             parent.send(msgspec.msgpack.encode(Begun()))
             signal.setitimer(signal.ITIMER_PROF, spec.cpu_seconds)
-            reply = _reply(decoder, content, vocabulary)
+            reply = _reply(decoder.decode(content), spec, vocabulary)
             signal.setitimer(signal.ITIMER_PROF, 0)
             parent.send(reply)
             if _resident() - before > MAX_GROWTH:
@@ -145,12 +147,17 @@ def _limit(memory_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def _reply(decoder: msgspec.msgpack.Decoder[Form], content: bytes, vocabulary: Vocabulary) -> bytes:
+def _reply(form: Form, spec: WorkerSpec, vocabulary: Vocabulary) -> bytes:
     before = _resident()
     reply: Message
     try:
-        prepared = prepare(decoder.decode(content), vocabulary)
-        reply = Passed(prepared, max(_resident() - before, 0))
+        prepared = prepare(form, vocabulary)
+        growth = max(_resident() - before, 0)
+        if growth > spec.kept_bytes:
+            what = f"{form.param}: the compiled grammar takes more than {spec.kept_bytes // 2**20} MiB of memory"
+            reply = Refused(what, form.param)
+        else:
+            reply = Passed(prepared, growth)
     except InvalidRequestError as error:
         reply = Refused(error.message, error.param)
     except MemoryError:

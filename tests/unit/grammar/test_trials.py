@@ -64,12 +64,18 @@ def test_cpu_time_is_limited(trials: WorkerTrials, form: Form, param: str) -> No
     check_next(trials)
 
 
-def test_memory_is_limited() -> None:
-    spec = WorkerSpec(str(model_directory("pico")), 1024, (END,), memory_bytes=-(640 * 2**20))  # less than two stacks take
-    with closing(WorkerTrials(spec)) as trials:
-        for _ in range(2):
-            with pytest.raises(InvalidRequestError, match=r"structured_outputs.regex: compiling needs more than .* of memory"):
-                check(trials, StructuredOutputsParams(regex="a"))
+@pytest.mark.parametrize(
+    ("limits", "what"),
+    [
+        ({"memory_bytes": -(640 * 2**20)}, "compiling needs more than .* MiB of memory"),  # less than two stacks take
+        ({"kept_bytes": 0}, "the compiled grammar takes more than 0 MiB of memory"),
+    ],
+)
+def test_memory_is_limited(limits: dict[str, int], what: str) -> None:
+    with closing(WorkerTrials(WorkerSpec(str(model_directory("pico")), 1024, (END,), **limits))) as trials:  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match=rf"structured_outputs.regex: {what}") as caught:
+            check(trials, StructuredOutputsParams(regex="a"))
+        assert caught.value.param == "structured_outputs.regex"
 
 
 def test_a_job_that_is_not_wanted_is_killed(trials: WorkerTrials) -> None:
