@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxserve.engine.replicas.suspects import Suspects
@@ -41,6 +41,7 @@ class Engines:
                 assert [self.suspects.passed(one) for one in trial] == [False] * (len(trial) - 1) + [True]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 64), st.data())
 def test_culprits_are_found_with_few_deaths(count: int, data: st.DataObject) -> None:
     names = NAMES[:count]
@@ -62,6 +63,7 @@ def test_the_newest_request_is_found_with_two_deaths_of_engines() -> None:
     assert engines.deaths <= 2 + math.log2(len(NAMES))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_request_is_only_blamed_for_a_death_that_it_was_alone_with(data: st.DataObject) -> None:
     """Engines end by themselves; requests end, are aborted, and come late."""
