@@ -135,7 +135,7 @@ def _mutated(random: Random) -> tuple[str, bytes]:
     """An ordinary body with one value replaced by an odd one, or with bytes changed."""
     messages = [{"role": "user", "content": "What is 17 + 25?"}]
     body: dict[str, Any] = {"messages": messages, "max_tokens": 4, "temperature": 0.5, "stop": ["x"], "seed": 1, "logprobs": True}
-    odd = (None, True, -1, 2**63, 1e308, "", "\x00", [], {}, [[]] * 50, "a" * 10_000, {"a": {"a": {}}})
+    odd: tuple[Any, ...] = (None, True, -1, 2**63, 1e308, "", "\x00", [], {}, [[]] * 50, "a" * 10_000, {"a": {"a": {}}})
     body[random.choice(list(body))] = random.choice(odd)
     raw = bytearray(json.dumps(body).encode())
     for _ in range(random.randrange(3)):

@@ -96,6 +96,7 @@ class EngineLoop:
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
         """Hand over the sequences of one request; in an overload it may be refused here. One thread does this."""
+        error: JaxserveError | None
         try:
             error = self._core.scheduler.gate.refusal(requests)
         except Exception as failure:

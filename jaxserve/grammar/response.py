@@ -47,7 +47,7 @@ def response_source(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str
         return _compiled(params, vocabulary)
 
 
-def _compiled(params: ResponseParams, vocabulary: Vocabulary) -> tuple[LLMatcher, ThinkingMarks | None]:
+def _compiled(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str, ThinkingText | None]:
     template = _template(params)
     form = _Form(params, template, vocabulary)
     tools = list(_tools(params))

@@ -47,7 +47,7 @@ class SharedValues(MmapedDict):
         try:
             if not read_mode:
                 allocate(Path(filename), _INITIAL_SIZE)
-            super().__init__(filename, read_mode)
+            super().__init__(filename, read_mode)  # type: ignore[no-untyped-call]
         except OSError as error:
             if read_mode:
                 raise
@@ -59,7 +59,7 @@ class SharedValues(MmapedDict):
     def _init_value(self, key: str) -> None:
         while self._used + len(key.encode()) + _ENTRY_SIZE > self._capacity:
             self._grow()
-        super()._init_value(key)
+        super()._init_value(key)  # type: ignore[no-untyped-call]
 
     def _grow(self) -> None:
         self._capacity *= 2
@@ -80,7 +80,7 @@ class SharedValues(MmapedDict):
 
 def allocate_files() -> None:
     """Let prometheus-client keep its values in files of SharedValues from now on."""
-    prometheus_values.MmapedDict = SharedValues  # type: ignore[misc]
+    prometheus_values.MmapedDict = SharedValues  # type: ignore[misc, attr-defined]
 
 
 def allocate(path: Path, size: int) -> None:
@@ -166,12 +166,12 @@ def _write(path: Path, families: Sequence[Family]) -> None:
     for family in families:
         for sample in family.samples:
             key = mmap_key(family.name, sample.name, list(sample.labels), list(sample.labels.values()), family.documentation)
-            values.write_value(key, sample.value, 0.0)
+            values.write_value(key, sample.value, 0.0)  # type: ignore[no-untyped-call]
     for model, count in open_requests(families).items():
         metric = catalogue.REQUESTS_ABORTED
         key = mmap_key(metric.full_name, metric.series[0], list(metric.labels), [model, DIED], metric.help)
-        values.write_value(key, values.read_value(key)[0] + count, 0.0)
-    values.close()
+        values.write_value(key, values.read_value(key)[0] + count, 0.0)  # type: ignore[no-untyped-call]
+    values.close()  # type: ignore[no-untyped-call]
     if values.in_memory:
         new.unlink(missing_ok=True)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

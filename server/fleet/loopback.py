@@ -33,9 +33,9 @@ def replica_on_loopback() -> None:
     """
     if ray.util.get_node_ip_address() != LOOPBACK:
         return
-    add_port = replica.add_port_to_grpc_server
+    add_port = replica.add_port_to_grpc_server  # type: ignore[attr-defined]
 
     def add_loopback_port(server: Any, address: str) -> Any:
-        return add_port(server, f"{LOOPBACK}:{address.rpartition(':')[2]}")
+        return add_port(server, f"{LOOPBACK}:{address.rpartition(':')[2]}")  # type: ignore[no-untyped-call]
 
-    replica.add_port_to_grpc_server = add_loopback_port
+    replica.add_port_to_grpc_server = add_loopback_port  # type: ignore[attr-defined]

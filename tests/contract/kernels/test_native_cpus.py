@@ -23,7 +23,9 @@ pytestmark = [
 def driver(tmp_path_factory):
     """The command that runs the library's self-test within the instruction sets named after it."""
     program = tmp_path_factory.mktemp("driver") / "native_driver"
-    subprocess.run([build.find_compiler(), "-std=c++17", str(DRIVER), "-o", str(program), "-ldl"], check=True)
+    compiler = build.find_compiler()
+    assert compiler is not None
+    subprocess.run([compiler, "-std=c++17", str(DRIVER), "-o", str(program), "-ldl"], check=True)
     return [str(program), str(library.libraries()[0])]
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from jaxserve.chat_parsing import find_template, read_tools, resolve_tool_choice
 from jaxserve.errors import InvalidRequestError
 from jaxserve.grammar.compile import compile_grammar
-from jaxserve.grammar.response import compile_response
+from jaxserve.grammar.response import response_source
 from jaxserve.grammar.source import grammar_source
 from jaxserve.sampling.response import ResponseParams
 from jaxserve.sampling.structured import StructuredOutputsParams
@@ -151,7 +151,7 @@ def test_parameters_of_tools(text: str, required: bool) -> None:
     assert template is not None
     tools = f'[{{"name": "f", "parameters": {text}}}]'
     params = ResponseParams(template=json.dumps(template.spec), thinking="none", tools=tools, required=required)
-    refused_or_done(lambda: compile_response(params, vocabulary()))
+    refused_or_done(lambda: response_source(params, vocabulary()))
 
 
 MESSAGES = '"messages": [{"role": "user", "content": "x"}], "max_tokens": 5'

@@ -16,7 +16,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The temporary directory, and no way to know a home."""
     folder = tmp_path / "tmp"
     folder.mkdir()
-    monkeypatch.setattr(home.tempfile, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder))
     monkeypatch.delenv("HOME", raising=False)
 
     def no_entry(user: int) -> None:

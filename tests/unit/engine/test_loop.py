@@ -526,7 +526,12 @@ def test_steps_and_calls_run_with_the_engines_settings_of_jax():
     seen, built = [], build(None)
     built.core.settings = engine_settings
     submit = built.core.executor.submit
-    built.core.executor.submit = lambda plan: seen.append(x64()) or submit(plan)
+
+    def recorded(plan):
+        seen.append(x64())
+        return submit(plan)
+
+    built.core.executor.submit = recorded
     watched = Watched(built)
     with process_settings({"jax_enable_x64": True}):
         watched.loop.start()

@@ -337,7 +337,7 @@ def test_long_chains_of_references_end_no_process() -> None:
 def test_repeated_references_are_followed_once() -> None:
     constants = {"enum": ["u", "v"]}
     option = {"$ref": "#/$defs/c"}
-    schema = {
+    schema: dict[str, Any] = {
         "$defs": {"c": {"allOf": [{"$ref": "#/$defs/d"}] * 170}, "d": {"allOf": [constants] * 170}},
         "oneOf": [{"allOf": [option, {"const": letter}]} for letter in "uv"],
     }

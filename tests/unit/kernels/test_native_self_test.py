@@ -22,6 +22,7 @@ def compiled(tmp_path):
     def compile_library(body):
         source, path = tmp_path / "self_test.cc", tmp_path / "kernels.so"
         source.write_text(SOURCE.format(body))
+        assert COMPILER is not None
         subprocess.run([COMPILER, "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
         return path
 
@@ -37,7 +38,7 @@ def started(monkeypatch):
         commands.append(command)
         return run(command, **options)
 
-    monkeypatch.setattr(self_test.subprocess, "run", record)
+    monkeypatch.setattr("subprocess.run", record)
     return commands
 
 
@@ -84,7 +85,7 @@ def test_a_library_that_fails_is_not_loaded(compiled, monkeypatch, caplog, body,
     path = compiled(body)
     monkeypatch.setattr(self_test, "SECONDS", 0.3 if body == HANGS else self_test.SECONDS)
     monkeypatch.setattr(load, "libraries", lambda: [path])
-    monkeypatch.setattr(load.ctypes, "CDLL", None)
+    monkeypatch.setattr("ctypes.CDLL", None)
     missing = load.missing.__wrapped__()
     assert missing is not None
     assert missing.startswith(f"the native library is not used: {path}: ")
@@ -96,7 +97,7 @@ def test_a_library_that_fails_is_not_loaded(compiled, monkeypatch, caplog, body,
 def test_without_an_interpreter_it_is_not_loaded(compiled, monkeypatch):
     path = compiled(RIGHT)
     for executable in ("", "/no/python"):
-        monkeypatch.setattr(self_test.sys, "executable", executable)
+        monkeypatch.setattr("sys.executable", executable)
         assert (self_test.failure(path) or "").startswith("its self-test cannot be started: ")
 
 

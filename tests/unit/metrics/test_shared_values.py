@@ -103,4 +103,4 @@ def test_dead_process_keeps_its_file_if_there_is_no_space_to_merge_it(tmp_path: 
 
 def test_prometheus_client_uses_these_files() -> None:
     Instruments()
-    assert prometheus_values.MmapedDict is SharedValues
+    assert prometheus_values.MmapedDict is SharedValues  # type: ignore[attr-defined]

@@ -25,8 +25,8 @@ def template(source: str) -> ChatTemplate:
     return ChatTemplate(source, special_tokens={"bos_token": "<s>"}, now=lambda: datetime(2024, 7, 26, 10, 30, tzinfo=UTC))
 
 
-def loaded_from(path: Path, **options: Path) -> ChatTemplate:
-    loaded = ChatTemplate.load(path, **options)
+def loaded_from(path: Path, override: Path | None = None) -> ChatTemplate:
+    loaded = ChatTemplate.load(path, override)
     assert loaded is not None
     return loaded
 

@@ -185,7 +185,7 @@ def test_readers_that_do_not_read_are_dropped(caplog):
 
 
 def test_a_reader_that_does_not_read_holds_a_bounded_buffer(opened, context):
-    sizes = []
+    sizes: list[int] = []
     publisher = opened(lambda seconds, events: bytes(2**16), buffer_steps=500)
     publisher._replays._send = count_sent(publisher._replays._send, sizes)
     for _ in range(500):
