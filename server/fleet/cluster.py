@@ -101,7 +101,7 @@ def start_here(starts: int = STARTS) -> None:
 def _joined(address: str | None, *, keep: bool) -> bool:
     """Connect to a cluster that is there; False if none is. Raises ConfigError if there is none at the address."""
     where = address or ("auto" if keep else None)  # "auto" would join what ends with another program, too
-    if where is None and canonicalize_bootstrap_address(None) is None:
+    if where is None and canonicalize_bootstrap_address(None) is None:  # type: ignore[arg-type]
         return False
     try:
         _init(where)

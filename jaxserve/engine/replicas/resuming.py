@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from jaxserve.engine.activity import Lateness
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
@@ -106,6 +107,9 @@ class ResumingLink:
     @property
     def heartbeat(self) -> float:
         return self._link.heartbeat
+
+    def lateness(self, now: float) -> Lateness:
+        return self._link.lateness(now)
 
     @property
     def death(self) -> EngineDeath | None:

@@ -286,7 +286,7 @@ OTHERS: list[dict[str, Any]] = [
 
 
 async def test_tools_that_are_no_functions_are_accepted_and_not_offered(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
-    asked = {"input": "hi", "tools": [OTHERS[0], FUNCTION, *OTHERS[1:]]}
+    asked: dict[str, Any] = {"input": "hi", "tools": [OTHERS[0], FUNCTION, *OTHERS[1:]]}
     reply = await http.post("/v1/responses", json=asked)
     assert reply.status_code == 200, reply.text
     assert reply.headers["x-jaxserve-warning"].endswith(": tools.namespace, tools.web_search, tools.custom, tools.other")

@@ -38,7 +38,7 @@ def test_each_kind_is_hashed_compared_and_sent(given: dict[str, Any]) -> None:
     sent = EngineRequest("a", (1,), sampling, 5, 1, frozenset({2}), b"", 0.0)
     received = decode_from_frontend(encode(Add.of([sent])))
     assert isinstance(received, Add)
-    assert received.request.params == replace(sampling, stop=())
+    assert received.requests[0].params == replace(sampling, stop=())
 
 
 def test_a_schema_keeps_its_order_and_becomes_text() -> None:

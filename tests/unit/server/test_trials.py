@@ -29,6 +29,11 @@ class Bench:
     def last(self) -> Orders:
         return self.orders[-1]
 
+    @property
+    def state(self) -> tuple[list[str] | None, list[str]]:
+        """The latest trial, and the requests that are held."""
+        return self.last.trial, self.last.held
+
     async def die(self, **in_flight: list[str]) -> bool:
         """The engine ends; half of the reports come before the supervisor knows of it."""
         processes = list(in_flight)
@@ -54,15 +59,15 @@ async def test_requests_of_several_servers_are_tried_together_and_the_guilty_one
     assert bench.last.trial is None
     assert await bench.die(x=["a", "b"], y=["c", "d"], z=[])
     bench.trials.engine_up()
-    assert (bench.last.trial, bench.last.held) == (["a", "b"], ["c", "d"])
+    assert bench.state == (["a", "b"], ["c", "d"])
     for name in "ab":
         bench.trials.answer("x", TrialPassed(name))
-    assert (bench.last.trial, bench.last.held) == (["c", "d"], [])
+    assert bench.state == (["c", "d"], [])
     assert await bench.die(x=[], y=["c", "d"])
     bench.trials.engine_up()
-    assert (bench.last.trial, bench.last.held) == (None, ["c", "d"]), "others run for a while after a trial ended its engine"
+    assert bench.state == (None, ["c", "d"]), "others run for a while after a trial ended its engine"
     await asyncio.sleep(0.05)
-    assert (bench.last.trial, bench.last.held) == (["c"], ["d"])
+    assert bench.state == (["c"], ["d"])
     assert bench.last.tokens == 2 * module.TRIAL_TOKENS
     assert await bench.die(x=[], y=["c"])
     assert bench.last.convicted == ["c"]
@@ -70,7 +75,7 @@ async def test_requests_of_several_servers_are_tried_together_and_the_guilty_one
     await asyncio.sleep(0.05)
     assert bench.last.trial == ["d"]
     bench.trials.answer("y", SuspectEnded("d"))
-    assert (bench.last.trial, bench.last.held) == (None, [])
+    assert bench.state == (None, [])
 
 
 async def test_a_request_that_did_not_reach_the_engine_is_not_blamed(bench: Bench) -> None:
@@ -87,7 +92,7 @@ async def test_a_request_that_did_not_reach_the_engine_is_not_blamed(bench: Benc
 async def test_engines_that_end_idle_are_no_suspicion(bench: Bench) -> None:
     assert not await bench.die(x=[], y=[])
     bench.trials.engine_up()
-    assert (bench.last.trial, bench.last.held) == (None, [])
+    assert bench.state == (None, [])
 
 
 async def test_a_report_that_comes_late_holds_its_requests(bench: Bench) -> None:
@@ -108,4 +113,4 @@ async def test_requests_of_a_server_that_ended_are_waited_for_no_more(bench: Ben
     bench.trials.gone("x")
     assert bench.last.trial == ["c"]
     bench.trials.gone("y")
-    assert (bench.last.trial, bench.last.held) == (None, [])
+    assert bench.state == (None, [])

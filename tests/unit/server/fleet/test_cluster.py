@@ -20,8 +20,8 @@ def test_workers_do_not_import_from_the_current_directory(tmp_path: Path, monkey
     def init(address: str, **_: Any) -> None:
         places.append(os.getcwd())
 
-    monkeypatch.setattr(cluster.ray, "init", init)
-    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
     monkeypatch.chdir(tmp_path)
     with cluster.connected("local", keep=False):
         assert os.getcwd() == str(tmp_path)
