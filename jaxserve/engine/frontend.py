@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.clock import RealClock
@@ -45,6 +45,9 @@ from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.responses import markup_tokens
 from jaxserve.tokenizer.texts import Texts
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
+
+if TYPE_CHECKING:
+    from jaxserve.engine.replicas.resuming import ResumingLink
 
 Result = TypeVar("Result")
 
@@ -89,7 +92,7 @@ class Frontend:
 
     def __init__(
         self,
-        link: EngineLink,
+        link: EngineLink | ResumingLink,
         texts: Texts,
         model: ModelInfo,
         intake: Intake,
