@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from jaxserve.clock import Clock
 from server.gateway.accounts import Accounts
@@ -123,12 +123,12 @@ class RemoteUsageLedger:
         call: sends a message there and returns its answer; raises JaxserveError if it cannot.
     """
 
-    def __init__(self, call: Callable[[Message], Awaitable[Any]]) -> None:
+    def __init__(self, call: Callable[[Message], Awaitable[Reply | None]]) -> None:
         self._call = call
         self._told: set[asyncio.Task[Reply]] = set()
 
     async def ask(self, message: Message) -> Reply:
-        reply: Reply | None = await self._call(message)
+        reply = await self._call(message)
         assert reply is not None, "the ledger answers whatever it is asked"
         return reply
 

@@ -17,7 +17,7 @@ from jaxserve.engine.remote.codec import decoder, encode, presentable
 from jaxserve.engine.replicas.resuming import Orders
 from jaxserve.errors import DrainingError, InternalError, JaxserveError
 from server.gateway.messages import Reply
-from server.processes.specs import Notice, Question
+from server.processes.specs import EngineFound, Notice, Question
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,8 +58,19 @@ class Control:
         self._waiting: dict[int, asyncio.Future[Reply | Orders | None]] = {}
         self._listening = asyncio.create_task(self._listen())
 
-    async def call(self, question: Question) -> Reply | Orders | None:
+    async def call(self, question: Question) -> Reply | None:
         """Ask. Raises what the answer raised, or DrainingError if the supervisor is gone."""
+        reply = await self._ask(question)
+        assert not isinstance(reply, Orders), "no answer to this question"
+        return reply
+
+    async def orders(self) -> Orders:
+        """Ask which requests may run in an engine that was found. Raises as `call` does."""
+        reply = await self._ask(EngineFound())
+        assert isinstance(reply, Orders), "the answer to this question"
+        return reply
+
+    async def _ask(self, question: Question) -> Reply | Orders | None:
         if self._listening.done():
             raise DrainingError("the supervisor is gone")
         answer: asyncio.Future[Reply | Orders | None] = asyncio.get_running_loop().create_future()

@@ -35,7 +35,6 @@ from jaxserve.types import ServiceClass
 from server.models import ManyModels
 from server.processes.control import Control
 from server.processes.specs import (
-    EngineFound,
     EngineGone,
     EngineLost,
     FleetSpec,
@@ -128,9 +127,7 @@ class SupervisedTrials:
         self._control.tell(EngineLost(list(in_flight)))
 
     async def found(self) -> Orders:
-        orders = await self._control.call(EngineFound())
-        assert isinstance(orders, Orders), "what the question is answered by"
-        return orders
+        return await self._control.orders()
 
     def passed(self, request: str) -> None:
         self._control.tell(TrialPassed(request))
