@@ -111,7 +111,9 @@ CONTEXTS = (
     "xla_metadata_context_manager",
     "pallas_tpu_interpret_mode_context_manager",
 )
-"""Contexts of jax that have no setting: the engine runs outside of the caller's. Names that jax does not have are ignored."""
+"""Contexts of jax that have no setting: a thread's are unset, so that the engine runs outside of the caller's.
+
+Names that the installed jax does not have are ignored."""
 
 _LOGS = "changes logs and messages only"
 _CACHE = "changes where and when compiled programs are kept only"
@@ -240,11 +242,11 @@ def _pins() -> Iterator[_Pin]:
             yield _Pin(state, value if parse is None else parse(value), state._update_thread_local_hook)
     for name in CONTEXTS:
         if (holder := getattr(_config, name, None) or getattr(_mesh, name, None)) is not None:
-            yield _Pin(holder, holder.get_global(), None)
+            yield _Pin(holder, _UNSET, None)
 
 
-_PINS = tuple(_pins())
 _UNSET = _config.config_ext.unset
+_PINS = tuple(_pins())
 _HERE = _Thread()
 
 
