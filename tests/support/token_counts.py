@@ -1,5 +1,5 @@
 """Hooks of schemathesis: what no schema can say of a request. How many tokens there are and their time; what is a grammar;
-whether calls, results and tools go together; what the model can do.
+whether calls, results and tools go together; what the model can do; what an edit of the context would change.
 
 Such a refusal is taken for one of what is not there, which schemathesis's default configuration allows; all else stays as it is.
 """
@@ -28,10 +28,13 @@ _CALLS = (
     "there are no tools",
     "cannot be given together with",
     "is not supported with this model",
+    "would change this conversation",
 )
+# Bounds of every value of a body, also of unknown fields.
+_BOUNDS = ("must be an integer of 64 bits", "must be a finite number", "may be inside one another", "half of a surrogate pair")
 # A prompt against the context and against numbers that the same request gives; numbers against each other; time against load.
 _COUNTED = ("max_total_tokens is", "prompt_logprobs_start", "min_tokens must be between", "max_tokens 0 needs a prompt")
-_SAID = ("maximum context length", "can wait together", *_FORMS, *_CALLS)
+_SAID = ("maximum context length", "can wait together", *_FORMS, *_CALLS, *_BOUNDS)
 _LATE = ("deadline_exceeded", "overloaded", "timeout_error", "overloaded_error")
 
 

@@ -115,12 +115,10 @@ _SPEAKERS: Mapping[str, str] = MappingProxyType(
 def conversation(system: str | Sequence[TextBlock] | None, turns: Sequence[AnthropicMessage]) -> list[ChatMessage]:
     """The conversation as templates take it: the results in a turn of the user's become messages before what the user says.
 
-    Raises InvalidRequestError for blocks in a turn of the wrong role, for a system message that comes first, and for calls and
-    results that do not go together.
+    A system message that comes first is a system prompt, after the field `system` if both are there.
+
+    Raises InvalidRequestError for blocks in a turn of the wrong role, and for calls and results that do not go together.
     """
-    if turns[0].role == "system":
-        path = "messages[0].role"
-        raise InvalidRequestError(f"{path} must not be system in the first message: use the field system", param=path)
     found = [("", ChatMessage(role="system", content=_text(system)))] if system else []
     for place, turn in enumerate(turns):
         found += _messages(turn, f"messages[{place}].content")

@@ -43,12 +43,20 @@ NO_JSON = [
     '{"prompt": "hi"}'.encode("utf-16"),
     DEEP,
     b'{"a":' * 100_000,
-    *(b'{"x":%s}' % wrong for wrong in (DEEP, b"NaN", b"-Infinity", b"1e999", b'"\xff"', b'"\\ud800"', b"01", b"'a'")),
+    *(b'{"x":%s}' % wrong for wrong in (DEEP, b'"\xff"', b"01", b"'a'")),
     b'{"\xff": 1}',
-    b'{"\\ud800": 1}',
 ]
+ODD_VALUES = {
+    b"NaN": "x must be a finite number",
+    b"-Infinity": "x must be a finite number",
+    b"1e999": "x must be a finite number",
+    b"9" * 20: "x must be an integer of 64 bits",
+    b'"\\ud800"': "x has half of a surrogate pair",
+    b'[{"\\ud800": 1}]': "x[0] has the name",
+    b"[" * 300 + b"]" * 300: "x[0][0]",
+}
 NO_OBJECTS = [b"null", b"[]", b"[{}]", b'"x"', b"1", b"true"]
-IGNORED = [b'"x":"\\u0000"', b'"\\u0000":1', b'"x":%s%s' % (b"[" * 900, b"]" * 900), b'"x":1e308', b'"x":1,"x":2', b'"":{}']
+IGNORED = [b'"x":"\\u0000"', b'"\\u0000":1', b'"x":%s%s' % (b"[" * 190, b"]" * 190), b'"x":1e308', b'"x":1,"x":2', b'"":{}']
 WRONG = {
     b'"temperature":%s' % NINES: "temperature",
     b'"temperature":1e308': "temperature",
@@ -144,6 +152,12 @@ def test_bodies_that_are_no_json_objects(client: httpx.Client, path: str) -> Non
         assert "JSON" in refused(client.post(path, content=content, headers=JSON), path)[1]
     for content in NO_OBJECTS:
         assert "JSON object" in refused(client.post(path, content=content, headers=JSON), path)[1]
+
+
+@pytest.mark.parametrize("path", GOOD)
+def test_odd_values_are_refused_by_their_place(client: httpx.Client, path: str) -> None:
+    for value, message in ODD_VALUES.items():
+        assert refused(client.post(path, content=b'{"x":%s}' % value, headers=JSON), path)[1].startswith(message), value[:80]
 
 
 @pytest.mark.parametrize("path", GOOD)
