@@ -23,7 +23,7 @@ class Amount(BaseModel):
     model_config = ConfigDict(strict=True)
 
     type: Literal["input_tokens", "tool_uses", "thinking_turns"]
-    value: Integer = Field(ge=0)
+    value: Integer = Field(ge=0, description="Count, in units of `type`.")
 
 
 class _Edit(BaseModel):

@@ -72,7 +72,7 @@ async def test_bad_fields(http: httpx.AsyncClient, field: str, value: Any) -> No
         ("x" * MAX_MODEL_LEN, "prompt", str(MAX_MODEL_LEN)),
         ([1, VOCAB], "prompt", str(VOCAB)),
         ([-1], "prompt", str(VOCAB)),
-        ([2**80], "prompt", ""),
+        ([2**80], "prompt[0]", "64 bits"),
     ],
 )
 async def test_bad_prompts(http: httpx.AsyncClient, prompt: Any, param: str, words: str) -> None:
