@@ -327,23 +327,31 @@ async def test_metrics_say_which_adapters_requests_use_and_what_they_take(admin:
     for name in NAMES[1:]:
         await load(admin, name)
 
+    found = asyncio.Event()
+
     async def stream(name: str, prompt: list[int]) -> None:
         body = {"model": name, "prompt": prompt, "max_tokens": 100, "ignore_eos": True, "stream": True}
-        async with admin.stream("POST", "/v1/completions", json=body) as reply:
-            async for _ in reply.aiter_lines():
-                pass
+        while not found.is_set():
+            async with admin.stream("POST", "/v1/completions", json=body) as reply:
+                async for _ in reply.aiter_lines():
+                    pass
 
     def infos(text: str) -> list[str]:
         return [line.split(" ")[0] for line in text.splitlines() if line.startswith("vllm:lora_requests_info{")]
 
-    seen = set[str]()
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(stream(name, [5, 6, 7])) for name in (*NAMES[:3], BASE)]
-        while not all(one.done() for one in asked):
-            seen.update(infos((await admin.get("/metrics")).text))
     labels = 'max_lora="2",running_lora_adapters="{}",waiting_lora_adapters="{}"'
     shares = (("all,stable", "patterns"), ("all,patterns", "stable"), ("patterns,stable", "all"))  # whichever came first
-    assert seen & {"vllm:lora_requests_info{" + labels.format(*names) + "}" for names in shares}
+    wanted = {"vllm:lora_requests_info{" + labels.format(*names) + "}" for names in shares}
+    seen = set[str]()
+    async with asyncio.TaskGroup() as group:
+        for name in (*NAMES[:3], BASE):
+            group.create_task(stream(name, [5, 6, 7]))
+        for _ in range(30):  # pages, which are rendered once a second
+            seen.update(infos((await admin.get("/metrics")).text))
+            if seen & wanted:
+                break
+        found.set()
+    assert seen & wanted
     text = (await admin.get("/metrics")).text
     assert infos(text) == ["vllm:lora_requests_info{" + labels.format("", "") + "}"]
     taken = {where: f'jaxserve:adapter_{where}_bytes{{model_name="{BASE}"}} ' for where in ("device", "host")}

@@ -119,12 +119,13 @@ def test_instruction_sets_count(monkeypatch, tmp_path):
 
 
 def test_the_code_counts(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "TRACED", ("jaxserve",))
+    monkeypatch.setattr(module, "PACKAGE", str(tmp_path / "package"))
     digests: list[str] = []
     for content in ("a = 1", "a = 2"):
         (tmp_path / "package").mkdir(exist_ok=True)
         (tmp_path / "package" / "step.py").write_text(content)
         (tmp_path / "package" / "notes.txt").write_text(f"{len(digests)}")
-        monkeypatch.setattr(module, "files", lambda name: tmp_path)
         digests.append(identify()["code"])
     assert digests[0] != digests[1]
     (tmp_path / "package" / "notes.txt").write_text("other")
