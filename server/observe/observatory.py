@@ -110,9 +110,11 @@ class Observatory:
             raise trouble.copy()
         late = client.lateness()
         if late.worst > LATE_SECONDS:
-            silent = late.silent >= late.overdue
-            what = "nothing was heard of the engine for" if silent else "the engine's step takes longer than expected, by"
-            raise EngineDeadError(f"{what} {late.worst:.1f} s", retry_after=1.0)
+            if late.silent > LATE_SECONDS:  # then nothing is known of its step
+                what = f"nothing was heard of the engine for {late.silent:.1f} s"
+            else:
+                what = f"the engine's step takes longer than expected, by {late.overdue:.1f} s"
+            raise EngineDeadError(what, retry_after=1.0)
         age = client.heartbeat_age()
         if age > self._config.ready_timeout:
             raise EngineDeadError(
