@@ -9,27 +9,19 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
 
-# On one server another request may have been taken out of the engine just before, and have ended it before the engine knew.
-LONE_DEATHS = 2
-
 
 class Suspects:
     """Pure bookkeeping: told of deaths and of what became of trials, it says which requests run next. Requests are names.
 
     Attributes:
         trial: those on trial: nothing else may run. Empty outside of trials.
-
-    Args:
-        lone_deaths: engines that must end with a request alone in them before it is known to be guilty.
     """
 
-    def __init__(self, lone_deaths: int = LONE_DEATHS) -> None:
-        self._limit = lone_deaths
+    def __init__(self) -> None:
         self.trial: list[str] = []
         self._passed: set[str] = set()  # of the trial
         self._groups: deque[list[str]] = deque()  # those that wait for their trial
         self._deaths: Counter[str] = Counter()
-        self._lone_deaths: Counter[str] = Counter()
 
     @property
     def held(self) -> frozenset[str]:
@@ -47,26 +39,21 @@ class Suspects:
     def died(self, in_flight: Sequence[str]) -> list[str]:
         """An engine ended with these requests in it, those with most output first. Returns the one that did it, if it is known.
 
-        That is one that was on trial, and alone in the engine. Others may be in it for a moment, since orders reach API servers
-        at different times: then nobody is known to be guilty, and they are suspects, too. A trial whose requests had not reached
-        the engine is held again.
+        That is one that was on trial, alone. In a trial, nothing else was in the engine: what is reported besides came late.
+        A trial whose requests had not reached the engine is held again.
         """
         trial, self.trial = self.trial, []
         self._passed.clear()
         reached = bool(set(trial).intersection(in_flight))
-        others = [one for one in in_flight if one not in trial]
-        alone = len(trial) == 1 and reached and not others
-        if alone:
-            self._lone_deaths[trial[0]] += 1
-        guilty = trial if alone and self._lone_deaths[trial[0]] >= self._limit else []
+        guilty = trial if len(trial) == 1 and reached else []
         if guilty:
-            del self._deaths[guilty[0]], self._lone_deaths[guilty[0]]
+            del self._deaths[guilty[0]]
         elif trial and not reached:
             self._groups.appendleft(trial)
         elif trial:
             self._deaths.update(trial)
             self._groups.extendleft(reversed(_halves(trial)))
-        self.suspect(others)
+        self.suspect([one for one in in_flight if one not in trial])
         return guilty
 
     def suspect(self, names: Sequence[str]) -> None:
@@ -92,7 +79,6 @@ class Suspects:
     def ended(self, name: str) -> bool:
         """A suspect is in no engine any more and does not come back. Returns whether the trial is over."""
         self._deaths.pop(name, None)
-        self._lone_deaths.pop(name, None)
         if name not in self.trial:
             self._groups = deque(left for group in self._groups if (left := [one for one in group if one != name]))
             return False

@@ -25,7 +25,7 @@ class FleetTrials:
 
     def __init__(self) -> None:
         self.replica: Replica | None = None
-        self._suspects = Suspects(lone_deaths=1)  # each trial is in an engine of its own
+        self._suspects = Suspects()
         self._requests: dict[str, CarriedRequest] = {}  # suspects by id
         self._tokens = 0
         self._until = 0.0
