@@ -18,7 +18,7 @@ from jaxserve.chat_parsing.template import Field, Marker, ResponseTemplate, Role
 from jaxserve.chat_parsing.tools import Tool
 from jaxserve.chat_parsing.whole_calls import WholeReader
 
-_MAX_MARKER = 65_536  # characters; what goes on longer is text
+_MAX_MARKER = 65_536  # characters; a longer one is text
 
 _Side = Literal["open", "close"]
 

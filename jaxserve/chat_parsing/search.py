@@ -1,4 +1,4 @@
-"""Searches for patterns in a stream; each goes on with the next piece where it stopped."""
+"""Searches for patterns in a stream. Each search continues with the next piece where it stopped."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class TokenMatcher:
 
 
 def find_all(pattern: Pattern, text: str) -> Iterator[Match]:
-    """All matches in a whole text, none of which overlap."""
+    """All matches in a whole text, without overlaps."""
     stream = TextStream(Meter())
     stream.push(text)
     at = 0

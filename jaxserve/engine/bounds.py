@@ -117,7 +117,7 @@ class RequestBounds:
         return end[max(end.find(" ", 0, _OVERLAP), 0) :]  # words are cut nowhere if that can be
 
     def check_vectors(self, vectors: int, width: int, value_bytes: float) -> None:
-        """Raise InvalidRequestError for a response of so many vectors.
+        """Raise InvalidRequestError for a response with too many bytes of vectors.
 
         Args:
             width: values of a vector.

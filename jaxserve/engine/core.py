@@ -228,12 +228,12 @@ class EngineCore:
             raise
 
     def begin(self, expected: float | None) -> None:
-        """What begins now should take so many seconds; None if nobody knows. Those who watch the engine are told."""
+        """Report to the watchers that work begins now, with its expected seconds; None if they are unknown."""
         self.activity = Activity(time.monotonic(), expected)
 
     @contextmanager
     def _expecting(self, seconds: float | None) -> Iterator[None]:
-        """What is done inside should take so long; what comes after it is what came before it."""
+        """Report the expected seconds of the work inside, and afterwards the expectation from before."""
         before = self.activity.expected
         self.begin(seconds)
         yield
