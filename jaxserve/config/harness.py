@@ -25,6 +25,6 @@ def prepare_harness(scratch: Path) -> None:
         scratch: where they go if the person has no home, or none that can be written to.
     """
     os.environ.update(_ALWAYS)
-    home = os.path.expanduser("~")  # "~" itself where there is none
+    home = os.environ.get("HOME", os.path.expanduser("~"))  # "~" if there is none; an empty HOME is no home
     if not any(os.environ.get(name) for name in _CACHES) and not os.access(home, os.W_OK):
         os.environ["HF_HOME"] = str(scratch)
