@@ -71,7 +71,7 @@ def another_engine(built):
 def sent(requests):
     """As an engine in another process gets them."""
     message = decoder(Add).decode(encode(Add.of(requests)))
-    return message.request.with_siblings(message.siblings)
+    return message.requests
 
 
 def said(core, requests):
