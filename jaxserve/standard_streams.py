@@ -16,7 +16,7 @@ _NAMES = ("stdin", "stdout", "stderr")  # by descriptor
 
 
 class DroppingFile(io.FileIO):
-    """Raw output that drops what cannot be written.
+    """Raw output that drops unwritable data.
 
     Attributes:
         lost: why something was dropped, the first time; None if all was written.
@@ -70,7 +70,7 @@ def _raw(stream: TextIO | None) -> object:
 
 
 def _dropping(descriptor: int, stream: TextIO | None) -> TextIO:
-    """A stream like Python's own that drops what cannot be written."""
+    """A stream like Python's own that drops unwritable data."""
     is_error = descriptor == 2
     file = DroppingFile(descriptor, "w", closefd=False)
     unbuffered = getattr(stream, "write_through", False)  # python -u

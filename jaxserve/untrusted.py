@@ -1,4 +1,4 @@
-"""Bounds on JSON values from outside, and the errors of what does not keep them."""
+"""Bounds on untrusted JSON values, and the errors for values beyond them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DIGITS_AS_ZERO = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(
 # Exponents that may be too large, words for numbers that are not finite, halves of surrogate pairs.
 _ODD = re.compile(r"[0-9][eE]\+?[0-9]{3}|\\u[dD][89a-fA-F]|[\ud800-\udfff]|NaN|Infinity")
 
-_Link = tuple[Any, str | int]  # the link of what a value is in, or None, and the step from there
+_Link = tuple[Any, str | int]  # the link of the containing value, or None, and the step from it
 
 
 def check_json(value: Any, text: str | bytes, param: str | None = None, *, any_size: bool = False) -> None:

@@ -176,7 +176,7 @@ class Pattern:
             match instruction.kind:
                 case "match":
                     accepted = (source, tags)
-                    break  # what is left is less preferred
+                    break  # the other threads are less preferred
                 case "character" | "end":
                     threads.append(pc)
                     moves.append((source, tags))

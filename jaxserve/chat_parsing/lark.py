@@ -12,7 +12,7 @@ from jaxserve.errors import InvalidRequestError
 ANY_TEXT = "(?s:.*)"
 ANY = f"/{ANY_TEXT}/"
 MOST_CHARACTERS = 16 * 2**20  # of a grammar: what several tools refer to is written for each
-_BY_CODE = re.compile(r"\x7f|\\(?:u00|x)(?:[01]|7[fF])")  # in JSON: characters of which strings have only escapes by their code
+_BY_CODE = re.compile(r"\x7f|\\(?:u00|x)(?:[01]|7[fF])")  # characters that JSON strings hold only as escapes by code
 _ESCAPES = "json_allowed_escapes"
 
 

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
-MAX_PREPARING = 512  # requests that wait for their grammars or adapters; a tenant may have as many as are left free
+MAX_PREPARING = 512  # requests that wait for their grammars or adapters; at most the free places for one tenant
 IDLE_SECONDS = 0.25  # between two heartbeats of a loop that has nothing to do
 
 

@@ -67,7 +67,7 @@ class Grammars:
         self._vocabulary: Future[Vocabulary] | None = None
         self._jobs: OrderedDict[Form, _Job] = OrderedDict()
         self._turns: TenantTurns[_Job] = TenantTurns()
-        self._lock = threading.Lock()  # of pins, and of which jobs there are
+        self._lock = threading.Lock()  # guards the pins and the table of jobs
 
     def start(self) -> None:
         """Start the workers and read the vocabulary, if that has not been done. Does not wait for them."""
@@ -140,7 +140,7 @@ class Grammars:
         return job
 
     def _evict(self) -> None:
-        """Drop the grammars that were not used for the longest time, beyond what may be kept."""
+        """Drop the grammars that were not used for the longest time, beyond the limits."""
         idle = [job for job in self._jobs.values() if job.future.done() and not job.pins]
         size = sum(job.size for job in idle)
         for place, job in enumerate(idle):

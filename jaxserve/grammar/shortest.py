@@ -74,7 +74,7 @@ class _Lengths:
         return changed
 
     def _from_within(self, root: Any) -> Iterator[_Node]:
-        """Every schema once, after those in it and that which it refers to, but where references lead back."""
+        """Every schema once, after its inner schemas and its reference's target, except where references form a cycle."""
         seen: set[int] = set()
         waiting: list[tuple[Any, _Node | None]] = [(root, None)]
         while waiting:

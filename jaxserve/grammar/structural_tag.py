@@ -142,7 +142,7 @@ class StructuralTag:
                 self._refuse(f"{place}.{name:.80}", "is not supported")
 
     def _format(self, value: Any, place: str, then: _Following) -> str:
-        """The expression of a format, and of what follows it."""
+        """The expression of a format and of its successor."""
         kind = value.get("type") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind not in self._writers:
             self._refuse(f"{place}.type", f"must be one of {', '.join(self._writers)}, got {kind!r:.80}")

@@ -84,7 +84,7 @@ def allocate_files() -> None:
 
 
 def allocate(path: Path, size: int) -> None:
-    """Make a file of at least `size` bytes, none of which is a hole. Raises OSError without space, and leaves no new file."""
+    """Make a file of at least `size` bytes without holes. Raises OSError without space, and leaves no new file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if hasattr(os, "posix_fallocate"):

@@ -53,7 +53,7 @@ def instruction_set(source: Path) -> str | None:
 
 @cache
 def digest() -> str:
-    """Hash of what the library is made from: sources, flags, jaxlib's release (for its headers), and the check of the objects."""
+    """Hash of the library's inputs: sources, flags, jaxlib's release (for its headers), and the check of the objects."""
     found = hashlib.blake2b(f"{version('jaxlib')} {FLAGS} {dict(INSTRUCTION_SETS)}".encode(), digest_size=8)
     for path in sorted([*PACKAGE.rglob("*.cc"), *PACKAGE.rglob("*.h"), PACKAGE / "native" / "objects.py"]):
         found.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")

@@ -1,4 +1,4 @@
-"""System messages inside a conversation, of which some chat templates know none: these get them as part of other messages."""
+"""System messages inside a conversation. Chat templates without them get the text as part of other messages."""
 
 from __future__ import annotations
 

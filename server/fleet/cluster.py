@@ -76,7 +76,7 @@ def connected(address: str | None, *, keep: bool) -> Iterator[None]:
 
 
 def start_here(starts: int = STARTS) -> None:
-    """Start a cluster of this machine, of which everything listens on loopback.
+    """Start a cluster on this machine that listens on loopback only.
 
     Ray gives its processes half a minute to start. On a busy machine, or where Python compiles every module anew, that may be too
     short; the next start finds the files in memory.

@@ -159,7 +159,7 @@ class ToldReplicas:
         self.up = False
 
     async def run(self) -> None:
-        """Pass on what comes. Raises EngineDeadError once the parent or Ray is gone, which ends the server."""
+        """Forward messages. Raises EngineDeadError once the parent or Ray is gone, which ends the server."""
         reading, losing = asyncio.create_task(self._read()), asyncio.create_task(self._watch.lost())
         try:
             await asyncio.wait((reading, losing), return_when=asyncio.FIRST_COMPLETED)
@@ -199,7 +199,7 @@ class ToldReplicas:
 
 def main() -> int:
     """Serve until told to drain, or the parent is gone. Returns the exit code: 0 after a drain, 2 if it cannot serve."""
-    parent, first = adopt(outlives=True)  # of a node or a GCS that is lost, clients are told
+    parent, first = adopt(outlives=True)  # clients are notified of a lost node or GCS first
     spec = msgspec.json.decode(first, type=FrontSpec)
     config = spec.server_config()
     set_up_logging(config.log_level, config.log_format)

@@ -88,7 +88,7 @@ class Observatory:
                 self._spans.record(exchange)
 
     async def metrics(self) -> bytes:
-        """The Prometheus text, rendered at most once a second: who asks sooner waits for the next."""
+        """The Prometheus text, rendered at most once a second; an earlier request waits for the next rendering."""
         return await self._metrics.text()
 
     async def _rendered(self) -> bytes:

@@ -55,7 +55,7 @@ BUILDER = "tests.support.hash_engine:hash_engine"
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong: the step that fails, or hangs; seconds that every step takes; a token whose sequences kill the process.
+    """Injected faults: the step that fails, or hangs; seconds that every step takes; a token whose sequences kill the process.
 
     They do so once they have `deadly_length` tokens, with those of the prompt.
     """

@@ -57,7 +57,7 @@ class Replays:
         return bool(self._replays)
 
     def begin(self, reader: bytes, first: bytes) -> None:
-        """Send what is kept from a number on, after the replay that the reader still waits for."""
+        """Send the kept batches from this number on, after the replay that is under way for the reader."""
         under_way = self._replays.get(reader)
         if under_way is not None:
             under_way.again = first

@@ -101,7 +101,7 @@ class CarriedRequest:
         return sum(one.progress for one in self.sequences.values())
 
     def has_run(self, tokens: int) -> bool:
-        """Whether each of its sequences ended or got so many tokens from the engine that has it."""
+        """Whether each of its sequences ended, or got N tokens from its current engine."""
         return all(one.ended or one.progress - one.handed_over >= tokens for one in self.sequences.values())
 
     @property

@@ -428,7 +428,7 @@ class FleetLink:
         return left
 
     def _suspect_all(self, replica: Replica) -> None:
-        """A replica's engine ended, perhaps because of what it had: that goes on elsewhere in trials."""
+        """A replica's engine ended, perhaps because of one of its requests: they resume elsewhere, in trials."""
         left = self._given_up(replica)
         for carried in left:
             carried.deaths += 1

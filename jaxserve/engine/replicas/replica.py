@@ -12,7 +12,7 @@ from jaxserve.engine.loop import TurnOutcome
 from jaxserve.engine.replicas.carried import CarriedRequest, CarriedSequence
 from jaxserve.errors import JaxserveError
 
-UNKNOWN_FACTOR = 6  # times as long may work take of which nobody knows how long it should
+UNKNOWN_FACTOR = 6  # by which work of unknown length may take longer
 
 
 @dataclass(frozen=True, slots=True)

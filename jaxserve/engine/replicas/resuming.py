@@ -259,7 +259,7 @@ class ResumingLink:
         return carried.id not in self._held if trial is None else carried.id in trial
 
     def _follow(self) -> None:
-        """Take out of the engine what may not be in it, and hand over what may."""
+        """Abort requests in the engine that may not run now, and add waiting requests that may."""
         for carried in dict.fromkeys(carried for carried, _ in self._running.values()):
             if not self._may_run(carried):
                 self._take_out(carried)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 
 class Suspects:
-    """Pure bookkeeping: told of deaths and of what became of trials, it says which requests run next. Requests are names.
+    """Decides which requests run next, from the deaths of engines and the results of trials. Requests are names.
 
     Attributes:
         trial: those on trial: nothing else may run. Empty outside of trials.
@@ -64,7 +64,7 @@ class Suspects:
         self._groups.extend(_halves(fresh))
 
     def begin(self) -> list[str]:
-        """Begin the next trial, in an engine with nothing in it. Returns who is on it; nobody if there are no suspects left."""
+        """Begin the next trial, in an engine with nothing in it. Returns its requests; none if no suspects are left."""
         assert not self.trial, "one trial at a time"
         self.trial = self._groups.popleft() if self._groups else []
         return self.trial

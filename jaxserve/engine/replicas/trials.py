@@ -53,7 +53,7 @@ class FleetTrials:
         return guilty, bystanders
 
     def begin(self, replica: Replica, now: float) -> list[CarriedRequest]:
-        """The next trial, in a replica. Returns who is on it."""
+        """The next trial, in a replica. Returns its requests."""
         trial = list(self._suspects.begin())
         times = min(2 ** max(self._suspects.deaths(trial) - 1, 0), LONGEST)
         self._tokens, self._until = TRIAL_TOKENS * times, now + TRIAL_SECONDS * times

@@ -270,7 +270,7 @@ def test_the_loop_refuses_a_request_whose_intake_raises(monkeypatch: pytest.Monk
 
 
 class BrokenObserver:
-    """Raises whatever it is told."""
+    """Raises the given errors."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def fails(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The grammars of an engine: order, sharing, giving up, and what is kept."""
+"""The grammars of an engine: order, sharing, giving up, and eviction."""
 
 from __future__ import annotations
 

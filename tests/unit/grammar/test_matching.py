@@ -18,7 +18,7 @@ NESTED_REPEATS = 'start: r{1,1000}\nr: s{1,1000}\ns: "a" | "b"'  # a million way
 
 
 def clock(seconds: float) -> Callable[[], float]:
-    """Each look at it is so many seconds after the one before."""
+    """Each reading is this many seconds after the one before."""
     return (looks * seconds for looks in itertools.count()).__next__
 
 
