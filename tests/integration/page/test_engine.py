@@ -230,7 +230,7 @@ def test_an_engine_that_died_is_shown_with_its_dump(chromium: Browser, tmp_path:
         reply = httpx.post(
             f"{server.http}/v1/completions", json={"prompt": "a", "max_tokens": 60, "ignore_eos": True}, timeout=60
         )
-        assert reply.status_code == 503
+        assert reply.status_code == 200, "it resumes in another engine"
         death = page.locator(".death")
         expect(death).to_contain_text("RuntimeError('the device is gone')", timeout=PATIENCE_MS)
         (dump,) = dumps.glob("*.record")
