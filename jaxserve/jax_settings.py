@@ -202,6 +202,7 @@ UNPINNED: Mapping[str, str] = MappingProxyType(
         "user_context": "belongs to the caller's own functions: the engine's ones do not read it",
         "layout_tracing_mode": "is set by jax itself while it traces",
         "axis_env_state": "is set by jax itself while it traces",
+        "pallas_fuser_disable_nested_fuse": "is set by jax itself while it traces, once its fuser is imported",
     }
 )
 """Settings and contexts that stay as the caller has them, and why results do not depend on them."""

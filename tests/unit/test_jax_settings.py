@@ -15,7 +15,9 @@ from jax.sharding import AxisType
 from jaxserve.jax_settings import CONTEXTS, KEYED, PINNED, UNPINNED, caller_settings, engine_settings, pin_thread
 from tests.support.other_settings import other_values, process_settings
 
-SET_BY_JAX_ALONE = {"user_context", "layout_tracing_mode", "axis_env_state"}  # part of the key of traces
+SET_BY_JAX_ALONE = {  # part of the key of traces
+    *("user_context", "layout_tracing_mode", "axis_env_state", "pallas_fuser_disable_nested_fuse"),
+}
 
 
 def here() -> dict[str, object]:

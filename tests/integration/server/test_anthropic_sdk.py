@@ -134,7 +134,7 @@ async def test_a_failure_in_mid_stream_is_an_error_event(
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages must not be empty"),
         ({"messages": [], "system": "x"}, "messages must not be empty"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "developer", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content"),
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
         ({"n": 2}, "n is not supported"),

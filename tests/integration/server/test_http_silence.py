@@ -109,9 +109,13 @@ async def test_a_refusal_has_its_status_if_it_comes_in_time(late: float, status:
 async def test_a_client_that_leaves_before_the_first_token() -> None:
     engine = ScriptedClient(delay=60.0)
     async with http(engine, 0.1) as client:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.post("/v1/chat/completions", json=CHAT), 0.5)
+        asked = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
         async with asyncio.timeout(60):
+            while not engine.active:
+                await asyncio.sleep(0.005)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
             while engine.active:
                 await asyncio.sleep(0.005)
     assert len(engine.aborted) == 1
