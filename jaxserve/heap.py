@@ -22,6 +22,25 @@ def freeze_gc() -> None:
     give_back()
 
 
+class _Mallinfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
+    )
+
+
+def allocated() -> int | None:
+    """Bytes that the C library has handed out and not got back; None where it does not say (glibc does from 2.33 on)."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None) if sys.platform == "linux" else None
+    if mallinfo is None:
+        return None
+    mallinfo.restype = _Mallinfo
+    info = mallinfo()
+    return int(info.uordblks + info.hblkhd)
+
+
 def give_back() -> None:
     """Give the operating system what was freed: glibc keeps it, and loading and compiling free hundreds of megabytes."""
     if sys.platform == "linux":

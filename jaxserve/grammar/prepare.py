@@ -38,13 +38,13 @@ class Compiled:
     thinking: ThinkingMarks | None = None
 
 
-def prepare(form: Form, vocabulary: Vocabulary) -> Prepared:
+def prepare(form: Form, vocabulary: Vocabulary) -> tuple[Prepared, LLMatcher]:
     """Analyze a form, write its grammar, and compile it on trial. Raises InvalidRequestError naming the field."""
     if isinstance(form, ResponseParams):
-        return Prepared(*response_source(form, vocabulary))
+        source, thinking, matcher = response_source(form, vocabulary)
+        return Prepared(source, thinking), matcher
     source = grammar_source(form, vocabulary.special)
-    compile_grammar(source, vocabulary.tokens, form.param)
-    return Prepared(source)
+    return Prepared(source), compile_grammar(source, vocabulary.tokens, form.param)
 
 
 def compile_prepared(prepared: Prepared, param: str, vocabulary: Vocabulary) -> Compiled:

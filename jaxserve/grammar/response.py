@@ -36,8 +36,8 @@ _ANNOTATIONS = frozenset({"title", "description", "$comment"})
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
-def response_source(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str, ThinkingText | None]:
-    """The grammar as llguidance reads it, and how a budget ends the thinking; None if it cannot. The grammar has been compiled.
+def response_source(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str, ThinkingText | None, LLMatcher]:
+    """The grammar as llguidance reads it, how a budget ends the thinking (None if it cannot), and the compiled grammar.
 
     A tool that may be called as the model likes, and is not strict, is called with any object where its schema is not supported.
 
@@ -47,7 +47,7 @@ def response_source(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str
         return _compiled(params, vocabulary)
 
 
-def _compiled(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str, ThinkingText | None]:
+def _compiled(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str, ThinkingText | None, LLMatcher]:
     template = _template(params)
     form = _Form(params, template, vocabulary)
     tools = list(_tools(params))
@@ -63,10 +63,10 @@ def _compiled(params: ResponseParams, vocabulary: Vocabulary) -> tuple[str, Thin
             raise
         source, matcher = form.compile(possible)
     if params.thinking == "none":
-        return source, None
+        return source, None, matcher
     thinking = ThinkingText.of(template, begun=params.thinking == "open")
     can_be_ended = thinking is not None and ThinkingMarks(thinking, vocabulary).can_be_ended(matcher.deep_copy())
-    return source, thinking if can_be_ended else None
+    return source, thinking if can_be_ended else None, matcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class LocalTrials:
         pass
 
     def run(self, form: Form, is_wanted: Callable[[], bool]) -> Trial:
-        return Trial(prepare(form, self._vocabulary()), 0)
+        return Trial(prepare(form, self._vocabulary())[0], 0)
 
     def close(self) -> None:
         pass

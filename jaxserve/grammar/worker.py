@@ -19,6 +19,7 @@ from jaxserve.errors import InvalidRequestError
 from jaxserve.grammar.compile import NICENESS, STACK_BYTES
 from jaxserve.grammar.prepare import Form, Prepared, prepare
 from jaxserve.grammar.vocabulary import Vocabulary, load_vocabulary
+from jaxserve.heap import allocated
 
 # Schemas of 2,000 properties take 0.2 s if all are required and 0.6 s if none is, and 10 MB; ordinary ones take 2 ms and 1 MB.
 CPU_SECONDS = 1.0
@@ -148,11 +149,12 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _reply(form: Form, spec: WorkerSpec, vocabulary: Vocabulary) -> bytes:
-    before = _resident()
+    before = _held()
     reply: Message
     try:
-        prepared = prepare(form, vocabulary)
-        growth = max(_resident() - before, 0)
+        prepared, matcher = prepare(form, vocabulary)
+        growth = max(_held() - before, 0)
+        del matcher  # which had to live until here
         if growth > spec.kept_bytes:
             what = f"{form.param}: the compiled grammar takes more than {spec.kept_bytes // 2**20} MiB of memory"
             reply = Refused(what, form.param)
@@ -165,6 +167,12 @@ def _reply(form: Form, spec: WorkerSpec, vocabulary: Vocabulary) -> bytes:
     except BaseException as error:  # a panic of llguidance's is no Exception
         reply = OutOfMemory() if "can't start new thread" in str(error) else Failed(repr(error)[:500])
     return msgspec.msgpack.encode(reply)
+
+
+def _held() -> int:
+    """Bytes of memory that live objects take, as well as this machine says it."""
+    held = allocated()
+    return _resident() if held is None else held
 
 
 def _resident() -> int:

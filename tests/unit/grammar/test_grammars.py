@@ -44,7 +44,7 @@ class HeldTrials:
         assert self.go_on.acquire(timeout=PATIENCE)
         if self.error is not None:
             raise self.error
-        return Trial(prepare(form, vocabulary()), 2**20)
+        return Trial(prepare(form, vocabulary())[0], 2**20)
 
 
 class Held(Grammars):

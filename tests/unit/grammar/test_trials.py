@@ -78,6 +78,15 @@ def test_memory_is_limited(limits: dict[str, int], what: str) -> None:
         assert caught.value.param == "structured_outputs.regex"
 
 
+def test_the_memory_of_every_grammar_is_known_also_where_it_was_another_ones_before(trials: WorkerTrials) -> None:
+    def wide(turn: int) -> Form:
+        names = [f"p{turn}_{number}" for number in range(300)]
+        return StructuredOutputsParams(json={"properties": {name: {"type": "string"} for name in names}, "required": names})
+
+    growths = [trials.run(wide(turn), lambda: True).growth for turn in range(4)]
+    assert min(growths) > 0.7 * max(growths) > 0
+
+
 def test_a_job_that_is_not_wanted_is_killed(trials: WorkerTrials) -> None:
     with pytest.raises(CancelledRequestError):
         check(trials, StructuredOutputsParams(grammar=LARK), lambda: False)
