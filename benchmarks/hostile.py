@@ -60,7 +60,9 @@ async def _measure(server: servers.Started, given: argparse.Namespace, rate: flo
             end = await soak.run(given.minutes, lambda: table.add(soak.rows[-1]))
         other = json.loads(counts.read_text())
     found = verdicts(soak.rows, soak.batches, end)
-    return {"rate": rate, "other": other, "minutes": soak.rows, "end": end, "verdicts": found, "log": logged(server.said())}
+    seen = soak.seen_after(min(WARM_UP, given.minutes - 1))
+    run = {"rate": rate, "other": other, "minutes": soak.rows, "seen": seen, "end": end}
+    return {**run, "verdicts": found, "log": logged(server.said())}
 
 
 def _run(given: argparse.Namespace, rate: float | None, ordinary: float | None) -> Row:
@@ -73,18 +75,13 @@ def compare(attacked: Row, calm: Row) -> list[Row]:
     """The verdicts over two runs."""
     errors: Counter[str] = sum((Counter(row["errors"]) for row in attacked["minutes"]), Counter())
     broken = {error: count for error, count in errors.items() if not error.startswith(("4", "grpc RESOURCE"))}
-    itl = {name: _itl(of["minutes"]) for name, of in (("attacked", attacked), ("calm", calm))}
+    itl = {name: of["seen"]["itl_s"]["p99"] for name, of in (("attacked", attacked), ("calm", calm))}
     memory = {name: _memory(of["minutes"][-1]) for name, of in (("attacked", attacked), ("calm", calm))}
     return [
         {"what": "no 5xx, no broken stream", "found": dict(errors), "holds": not broken},
-        _ratio("ITL p99 of the median minute, seconds", itl, ITL_RATIO),
+        _ratio("ITL p99, seconds", itl, ITL_RATIO),
         _ratio("memory in the last minute, MiB", memory, MEMORY_RATIO),
     ]
-
-
-def _itl(rows: list[Row]) -> float:
-    values = sorted(row["itl_s"]["p99"] for row in rows[WARM_UP:] or rows if row["itl_s"])
-    return float(values[len(values) // 2])
 
 
 def _memory(row: Row) -> float:

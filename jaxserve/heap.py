@@ -25,10 +25,8 @@ def freeze_gc() -> None:
 class _Mallinfo(ctypes.Structure):
     """glibc's `struct mallinfo2`."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
-    )
+    _names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names)
 
 
 def allocated() -> int | None:

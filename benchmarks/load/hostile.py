@@ -34,7 +34,7 @@ _REPORT_SECONDS = 5.0
 _TENANT = {"X-Tenant": "hostile"}
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-Body = Callable[[Random], tuple[str, bytes]]
+Body = Callable[[Random], tuple[str, bytes]]  # a path and what is posted there; nothing asks with GET
 
 
 def _completion(**fields: Any) -> tuple[str, bytes]:
@@ -121,6 +121,28 @@ def _spaces(random: Random) -> tuple[str, bytes]:
     return CHAT, json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
 
 
+def _long_path(random: Random) -> tuple[str, bytes]:
+    return "/v1/load_lora_adapter", json.dumps({"lora_name": "x", "lora_path": "a/" * random.randint(1000, 5000)}).encode()
+
+
+def _negative_count(random: Random) -> tuple[str, bytes]:
+    return "/rerank", json.dumps({"query": "x", "documents": ["y"] * 50, "top_n": -random.randint(1, 99)}).encode()
+
+
+def _long_pooled(random: Random) -> tuple[str, bytes]:
+    return "/pooling", json.dumps({"input": ["x " * random.randint(100, 1000)] * 50, "task": "token_embed"}).encode()
+
+
+def _all_logprobs(random: Random) -> tuple[str, bytes]:
+    return _completion(
+        prompt="x " * random.randint(50, 150), logprobs=20, prompt_logprobs=20, n=4, temperature=1.0, max_tokens=32
+    )
+
+
+def _open_page(random: Random) -> tuple[str, bytes]:
+    return random.choice(("/metrics", "/docs", "/openapi.json", "/v1/models")), b""
+
+
 def _disconnected(random: Random) -> tuple[str, bytes]:
     return _completion(max_tokens=200, stream=True, n=4, temperature=1.0)
 
@@ -128,6 +150,7 @@ def _disconnected(random: Random) -> tuple[str, bytes]:
 ATTACKS: tuple[Body, ...] = (
     *(_huge_bound, _long_reference, _surrogate_key, _nested_tag, _overlapping_options, _many_patterns, _long_repeat),
     *(_wide_schema, _deep_body, _hostile_tool, _control_tokens, _spaces, _disconnected),
+    *(_long_path, _negative_count, _long_pooled, _all_logprobs, _open_page),
 )
 
 
@@ -185,7 +208,8 @@ class Hostile:
         path, content = make(random)
         status = "?"
         try:
-            async with self._client.stream("POST", path, content=content, headers={"Content-Type": "application/json"}) as reply:
+            verb, headers = "POST" if content else "GET", {"Content-Type": "application/json"}
+            async with self._client.stream(verb, path, content=content, headers=headers) as reply:
                 status = str(reply.status_code)
                 if make is not _disconnected:
                     await reply.aread()

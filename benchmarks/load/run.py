@@ -130,6 +130,10 @@ class Soak:
             await self._sender.close()
             await self._http.aclose()
 
+    def seen_after(self, minutes: int) -> Row:
+        """What clients saw in all minutes but the first ones, as of one minute."""
+        return seen([answer for answers in self._answers[minutes:] for answer in answers])
+
     async def _minute(self, number: int, begin: float) -> None:
         answers = [Answer(ask, begin + ask.due) for ask in self._asks]
         self._answers.append(answers)
