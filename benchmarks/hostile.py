@@ -1,8 +1,8 @@
 """A paying client beside a hostile one, minute by minute, on one server or on a fleet of two.
 
-    python -m benchmarks.hostile [--minutes 60] [--fleet] [--rate REQUESTS_PER_SECOND] [--out benchmarks/results/hostile.json]
+    python -m benchmarks.hostile [--minutes 60] [--calm-minutes 60] [--fleet] [--rate REQUESTS_PER_SECOND] [--out FILE]
 
-Two runs of the same minutes (those of `benchmarks.soak`, at 30 % of the measured capacity): first beside clients that send the
+Two runs of equal minutes (those of `benchmarks.soak`, at 30 % of the measured capacity): first beside clients that send the
 attacks of `benchmarks.load.hostile` in a loop, then beside the same number of ordinary requests. Each run has its own server.
 The file holds every minute of both runs, the statuses that the attacks got, engine restarts, and the verdicts:
 
@@ -47,6 +47,7 @@ def _server(given: argparse.Namespace, state: str) -> AbstractContextManager[ser
 
 
 async def _measure(server: servers.Started, given: argparse.Namespace, rate: float | None, ordinary: float | None) -> Row:
+    minutes = given.minutes if ordinary is None else given.calm_minutes or given.minutes
     subject = await look(server.http, server.grpc, server.popen.pid)
     rate = rate or SHARE * await capacity(subject, given.clients, given.capacity_seconds)
     print(
@@ -57,10 +58,10 @@ async def _measure(server: servers.Started, given: argparse.Namespace, rate: flo
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder) / "counts.json"
         with hostile(server.http, counts, given.attackers, ordinary):
-            end = await soak.run(given.minutes, lambda: table.add(soak.rows[-1]))
+            end = await soak.run(minutes, lambda: table.add(soak.rows[-1]))
         other = json.loads(counts.read_text())
     found = verdicts(soak.rows, soak.batches, end)
-    seen = soak.seen_after(min(WARM_UP, given.minutes - 1))
+    seen = soak.seen_after(min(WARM_UP, minutes - 1))
     run = {"rate": rate, "other": other, "minutes": soak.rows, "seen": seen, "end": end}
     return {**run, "verdicts": found, "log": logged(server.said())}
 
@@ -113,6 +114,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--calm-minutes", type=int, help="of the run without attacks; default: as many")
     parser.add_argument("--minute-seconds", type=float, default=60.0, help="shorter for rehearsals")
     parser.add_argument("--fleet", action="store_true", help="a fleet of two replicas (needs Ray)")
     parser.add_argument("--rate", type=float, help="requests per second of the paying client; default: 30 %% of the capacity")
