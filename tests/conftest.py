@@ -20,6 +20,7 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from tests.support.costs import Costs  # noqa: E402
 from tests.support.fleet_process import ServedByFleet, ray_cluster  # noqa: E402
 from tests.support.serve_process import Served, one_server  # noqa: E402
 
@@ -31,6 +32,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fleet", action="store_true", help="only tests of server processes, each of them a fleet of two replicas")
+    parser.addoption("--write-budget", action="store_true", help="write what this run's tests cost to tests/budget.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Costs(config), "costs")
 
 
 EXTENDED_FOLDERS = ("tests/unit/benchmarks/",)
