@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-# jax reads these when it is first imported, so they are set before anything else.
+# jax reads these when it is first imported. This file does not import it: most unit tests need none of it.
 # Tests compile far more than they run: without LLVM's optimisations a program takes half as long to compile.
 FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0")
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS)).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.update(JAX_NUMPY_DTYPE_PROMOTION="strict", JAX_NUMPY_RANK_PROMOTION="raise")
 # What one test has compiled no other compiles again, nor those of the next run: in the place where servers look by default.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "jaxserve"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # The libraries below lm-eval read these when they are first imported. No test goes to the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
-import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from tests.support.costs import Costs  # noqa: E402
@@ -26,8 +26,6 @@ from tests.support.serve_process import Served, one_server  # noqa: E402
 
 # What jax keeps of thousands of programs is looked through whenever rubbish is looked for: a twentieth of the time.
 gc.set_threshold(10_000, 20, 10)
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
