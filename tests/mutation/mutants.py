@@ -96,7 +96,7 @@ def _drawn(area: Area, root: Path, random: Random) -> list[Mutant]:
         text, name = path.read_text(), path.relative_to(root).as_posix()
         lines = text.split("\n")
         places = sorted(set(finder(text)))
-        of_file = [Mutant(area.name, name, line, *rest, lines[line - 1]) for line, *rest in places]  # type: ignore[call-arg]
+        of_file = [Mutant(area.name, name, line, at, old, new, lines[line - 1]) for line, at, old, new in places]
         random.shuffle(of_file)
         found.append(of_file)
     random.shuffle(found)

@@ -1,4 +1,4 @@
-"""What each test file costs: seconds, and what takes them: programs compiled, engines built, processes, browsers and Ray clusters.
+"""What each test file costs: seconds, and what takes them (programs compiled, engines, processes, browsers, Ray clusters).
 
 A pytest plugin (see `tests/conftest.py`). It ends a run with the time of every folder and the slowest files, and compares each
 folder's counts with the committed limits of `tests/budget.json`: a run of `make test` that exceeds one fails. Who needs more
