@@ -1,5 +1,7 @@
 """Weights and cache as planned are those that the engine holds, to the byte, for every family."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -7,6 +9,7 @@ import pytest
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.lora import LoraShape
+from jaxserve.config.resolve import DeviceBytes
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
 from jaxserve.executor.draft_step import DraftModel
@@ -51,34 +54,81 @@ def check(hf: dict[str, Any]) -> None:
     assert token * group_layers(decoder.cache_windows).size == held.page * len(decoder.cache_windows), "a page is of a group"
 
 
-def divides(name: str, tp: int) -> bool:
-    try:
-        require_shards(decoder_config(read_hf_config(DATA / name)), tp)
-    except ConfigError:
-        return False
-    return True
+def divisors(hf: dict[str, Any], counts: Sequence[int]) -> list[int]:
+    """The numbers of devices that a model can be divided among."""
+
+    def divides(tp: int) -> bool:
+        try:
+            require_shards(decoder_config(hf), tp)
+        except ConfigError:
+            return False
+        return True
+
+    return [tp for tp in counts if divides(tp)]
+
+
+def held_bytes(hf: dict[str, Any], tp: int, **settings: Any) -> DeviceBytes:
+    config = EngineConfig.from_settings(settings)
+    return count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_golden_checkpoint(name: str) -> None:
-    check(read_hf_config(DATA / name))
-
-
-@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (2, 4, 8) if divides(name, tp)])
-def test_every_golden_checkpoint_on_several_devices(name: str, tp: int) -> None:
+def test_weights_of_every_golden_checkpoint(name: str, subtests: pytest.Subtests) -> None:
     hf = read_hf_config(DATA / name)
-    plan, held = layout(hf, tp), count_bytes(decoder_config(hf), make_mesh(tp), EngineConfig(), "bfloat16", "bfloat16")
-    assert plan.weight_bytes_device == held.weights
+    check(hf)
+    for tp in divisors(hf, (2, 4, 8)):
+        with subtests.test(tp=tp):
+            assert layout(hf, tp).weight_bytes_device == held_bytes(hf, tp).weights
 
 
-@pytest.mark.parametrize("experts", [False, True])
-@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (1, 2, 4) if divides(name, tp)])
-def test_slots_of_adapters(name: str, tp: int, experts: bool) -> None:
-    slots = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 9, "lora_experts": experts}
+@pytest.mark.parametrize("name", NAMES)
+def test_matrices_that_are_rounded(name: str, subtests: pytest.Subtests) -> None:
+    """In 8 bits: on the fewest devices and the most. int4 and w8a8 have native kernels only, for one device and dense models.
+
+    Routed experts and absorbed projections are planned in fp8 as published checkpoints have them: the engine holds 16 bits.
+    """
     hf = read_hf_config(DATA / name)
-    config = EngineConfig.from_settings({"model": str(DATA / name), **slots})
-    held = count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
-    assert adapter_bytes_device(shape_from_hf(hf, "small"), tp, LoraShape(3, 16, experts)) == held.adapters
+    for tp in sorted({*divisors(hf, (2, 4, 8))[:1], *divisors(hf, (2, 4, 8))[-1:]}):
+        with subtests.test(tp=tp, weights="int8"):
+            assert layout(hf, tp, "int8").weight_bytes_device == held_bytes(hf, tp, quantization="int8").weights
+        with subtests.test(tp=tp, weights="fp8"):
+            plan = layout(hf, tp, "fp8")
+            wide = [part for part in plan.shape.parts if part.quantized and not part.scales]
+            assert {part.name for part in wide} <= {"routed experts", "absorbed projections"}
+            more = sum(part.on_device(tp) for part in wide)
+            assert plan.weight_bytes_device + more == held_bytes(hf, tp, quantization="fp8").weights
+            assert plan.part_bytes(plan.shape.parts[-1]) == 2 * plan.shape.parts[-1].count
+    if decoder_config(hf).experts is not None:
+        return
+    rounded: tuple[WeightFormat, ...] = ("int4", "w8a8", "int8")
+    for weights in rounded:
+        with subtests.test(weights=weights):
+            if native.missing() is not None:
+                pytest.skip(f"NOT CHECKED: native kernels: {native.missing()}")
+            plan = layout(hf, 1, weights)
+            assert plan.weight_bytes == plan.weight_bytes_device == held_bytes(hf, 1, quantization=weights).weights
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slots_of_adapters(name: str, subtests: pytest.Subtests) -> None:
+    hf = read_hf_config(DATA / name)
+    for tp, experts in itertools.product(divisors(hf, (1, 4)), (False, True)):
+        slots = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 9, "lora_experts": experts}
+        with subtests.test(tp=tp, experts=experts):
+            held = held_bytes(hf, tp, model=str(DATA / name), **slots).adapters
+            assert adapter_bytes_device(shape_from_hf(hf, "small"), tp, LoraShape(3, 16, experts)) == held
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recurrent_states(name: str, subtests: pytest.Subtests) -> None:
+    """Every place of a larger table is as large as is planned."""
+    hf = read_hf_config(DATA / name)
+    if decoder_config(hf).recurrent is None:
+        return
+    for tp in divisors(hf, (1, 2)):
+        with subtests.test(tp=tp):
+            few, many = (held_bytes(hf, tp, state_snapshots=count).state for count in (10, 17))
+            assert many - few == 7 * layout(hf, tp).state_bytes_device
 
 
 @pytest.mark.parametrize("name", ["qwen3-moe-some", "deepseek-v3-groups"])
@@ -86,13 +136,6 @@ def test_groups_of_devices_that_share_experts_change_no_bytes(name: str) -> None
     hf = read_hf_config(DATA / name)
     held = count_bytes(decoder_config(hf), make_mesh(1, expert=2), EngineConfig(), "bfloat16", "bfloat16")
     assert layout(hf, 2).weight_bytes_device == held.weights
-
-
-@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (2, 4, 8) if divides(name, tp)])
-def test_matrices_in_int8_on_several_devices(name: str, tp: int) -> None:
-    config, hf = EngineConfig.from_settings({"quantization": "int8"}), read_hf_config(DATA / name)
-    held = count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
-    assert layout(hf, tp, "int8").weight_bytes_device == held.weights
 
 
 KV_DTYPES: list[tuple[KvFormat, str]] = [("bf16", "bfloat16"), ("fp8", "float8_e4m3fn"), ("int8", "int8")]
@@ -106,46 +149,6 @@ def test_pages_and_scales_of_a_cache(name: str, tp: int, kv_format: KvFormat, kv
     page = count_bytes(decoder, make_mesh(tp), EngineConfig(), "bfloat16", kv_dtype).page
     assert PAGE_SIZE * plan.kv_layer_bytes(tp) * group_layers(plan.shape.cache_windows).size == page
     assert plan.kv_token_bytes_device == plan.kv_layer_bytes(tp) * len(decoder.cache_windows)
-
-
-RECURRENT = [name for name in NAMES if decoder_config(read_hf_config(DATA / name)).recurrent is not None]
-
-
-@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in RECURRENT for tp in (1, 2) if divides(name, tp)])
-def test_recurrent_states(name: str, tp: int) -> None:
-    """Every place of a larger table is as large as is planned."""
-    hf = read_hf_config(DATA / name)
-    few, many = (
-        count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16").state
-        for config in (EngineConfig.from_settings({"state_snapshots": count}) for count in (10, 17))
-    )
-    assert many - few == 7 * layout(hf, tp).state_bytes_device
-
-
-@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (2, 4, 8) if divides(name, tp)])
-def test_matrices_in_fp8_on_several_devices(name: str, tp: int) -> None:
-    """Routed experts and absorbed projections are planned as published checkpoints have them: the engine holds 16 bits."""
-    config, hf = EngineConfig.from_settings({"quantization": "fp8"}), read_hf_config(DATA / name)
-    held = count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
-    plan = layout(hf, tp, "fp8")
-    wide = [part for part in plan.shape.parts if part.quantized and not part.scales]
-    assert {part.name for part in wide} <= {"routed experts", "absorbed projections"}
-    more = sum(part.on_device(tp) for part in wide)
-    assert plan.weight_bytes_device + more == held.weights
-    assert plan.part_bytes(plan.shape.parts[-1]) == 2 * plan.shape.parts[-1].count
-
-
-DENSE = [name for name in NAMES if decoder_config(read_hf_config(DATA / name)).experts is None]
-
-
-@pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
-@pytest.mark.parametrize("weights", ["int4", "w8a8", "int8"])
-@pytest.mark.parametrize("name", DENSE)
-def test_matrices_rounded_on_one_device(name: str, weights: WeightFormat) -> None:
-    """Also with groups of 64 and 32 inputs, and matrices that have none. Plans are for GPUs, which round no routed experts."""
-    config, hf = EngineConfig.from_settings({"quantization": weights}), read_hf_config(DATA / name)
-    held = count_bytes(decoder_config(hf), make_mesh(1), config, "bfloat16", "bfloat16")
-    assert layout(hf, 1, weights).weight_bytes == layout(hf, 1, weights).weight_bytes_device == held.weights
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
