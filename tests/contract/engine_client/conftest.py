@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
@@ -73,7 +72,7 @@ def start(request: pytest.FixtureRequest, tokenizer_path: str) -> Start:
     return start
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def client(start: Start) -> AsyncIterator[EngineClient]:
     """One engine for the tests that leave it as it was."""
     async with start(max_waiting=100) as client:

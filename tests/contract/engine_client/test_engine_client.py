@@ -29,8 +29,6 @@ from jaxserve.types import FinishReason, Prompt, RequestOptions
 from tests.support.hash_engine import CONTEXT, PAGES, VOCAB
 from tests.support.hash_executor import expected
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 PATIENCE = 30.0
 PROMPT = [72, 101, 108, 108, 111]
 

@@ -15,14 +15,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import pytest_asyncio
 
 from server.batches.records import Counts, Problem, Results, Spent
 from server.batches.store import Quotas, Store
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving, serving
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TENANTS = [f"tenant-{number}" for number in range(100)]
 ELSEWHERE = "elsewhere"  # a tenant that may use no model that is served
@@ -45,7 +42,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("state")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def servers(tmp_path_factory: pytest.TempPathFactory, state: Path) -> AsyncIterator[Serving]:
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys.write_text(keys_toml())
@@ -54,7 +51,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Asyn
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def shared_sdk(servers: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{servers.http}/v1", api_key="none") as client:
         yield client
@@ -82,7 +79,7 @@ def other_sdk(shared_sdk: openai.AsyncOpenAI, unused: Iterator[str]) -> openai.A
     return shared_sdk.with_options(api_key=next(unused))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest.fixture
 async def http(servers: Serving, tenant: str) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(
         base_url=servers.http, headers={"Authorization": f"Bearer {tenant}"}, verify=False, timeout=60

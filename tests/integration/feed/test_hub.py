@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from jaxserve.engine.calls import EngineCall, Look
 from jaxserve.engine.client import EngineClient
@@ -22,8 +21,6 @@ from server.models import ManyModels
 from tests.support.hash_engine import engine_fleet, remote_engine
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 QUICK = 0.01
 PATIENCE = 20.0
 
@@ -33,7 +30,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def front(tokenizer: str) -> AsyncIterator[Frontend]:
     async with remote_engine(tokenizer=tokenizer, step_seconds=0.002) as engine:
         client = await engine.connect()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.config.server import ServerConfig
@@ -49,7 +48,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
     )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def watched(config: EngineConfig) -> AsyncIterator[Watched]:
     instruments = Instruments()
     engine = await LocalEngine.start(config, lambda what, done, total: None, instruments)

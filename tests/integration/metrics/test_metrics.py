@@ -15,8 +15,6 @@ from jaxserve.proto import inference_pb2 as pb
 from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.integration.metrics.conftest import Watched
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 Values = dict[tuple[str, tuple[str, ...]], float]
 LONG = {"prompt": "to be or not to be", "ignore_eos": True, "max_tokens": 100, "temperature": 0.0}
 

@@ -10,8 +10,6 @@ import pytest
 from tests.integration.metrics.conftest import Watched
 from tests.unit.metrics.test_timeline import check_format
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 LONG = {"prompt": "to be or not to be", "ignore_eos": True, "temperature": 0.0}
 
 

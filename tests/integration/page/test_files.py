@@ -10,18 +10,15 @@ from html.parser import HTMLParser
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from server.page.bundle import MEDIA_TYPES, STATIC, assets
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving, serving
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 MAX_COMPRESSED_BYTES = 500 * 1024
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def running() -> AsyncIterator[Serving]:
     async with serving(ScriptedClient(), api_key_hashes=("0" * 64,)) as one:
         yield one

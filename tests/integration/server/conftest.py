@@ -1,4 +1,4 @@
-"""Real servers on loopback in front of a scripted engine."""
+"""Real servers on loopback in front of a scripted engine: one of a module's tests, which is new for each of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,28 @@ from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving, serving
 
 
-@pytest.fixture
-def engine() -> ScriptedClient:
+@pytest.fixture(scope="module")
+def lasting_engine() -> ScriptedClient:
     return ScriptedClient()
 
 
 @pytest.fixture
-async def servers(engine: ScriptedClient) -> AsyncIterator[Serving]:
-    async with serving(engine) as running:
+def engine(lasting_engine: ScriptedClient) -> ScriptedClient:
+    vars(lasting_engine).clear()
+    vars(lasting_engine).update(vars(ScriptedClient()))
+    return lasting_engine
+
+
+@pytest.fixture(scope="module")
+async def lasting_servers(lasting_engine: ScriptedClient) -> AsyncIterator[Serving]:
+    async with serving(lasting_engine) as running:
         yield running
+
+
+@pytest.fixture
+def servers(lasting_servers: Serving, engine: ScriptedClient) -> Serving:
+    """For tests that leave them as they are."""
+    return lasting_servers
 
 
 @pytest.fixture

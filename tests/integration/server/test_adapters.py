@@ -16,7 +16,6 @@ import httpx
 import numpy as np
 import openai
 import pytest
-import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from jaxserve.config.fields import EngineConfig
@@ -27,8 +26,6 @@ from jaxserve.rollout.transfer import TransferError, WeightSender
 from tests.golden.reading import DATA
 from tests.golden.test_adapters import ADAPTERS
 from tests.support.serving import Serving, serving
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BASE = "llama-biases"
 ADMIN, ACME, OTHER = "an-admin's-key", "acme's-key", "another's-key"
@@ -42,7 +39,7 @@ def expected(name: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def servers(tmp_path_factory: pytest.TempPathFactory, watched: Path) -> AsyncIterator[Serving]:
     """With two slots and three places in memory for four adapters."""
     settings = {**SMALL, "enable_lora": True, "max_loras": 2, "max_cpu_loras": 3, "max_lora_rank": 8}
@@ -67,7 +64,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("watched", numbered=False)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest.fixture
 async def admin(servers: Serving) -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(servers, ADMIN) as client:
         yield client

@@ -28,10 +28,9 @@ BEGUN = "<|im_start|>assistant\n"  # where the parser sees the assistant's turn 
 
 
 @pytest.fixture
-def engine() -> ScriptedClient:
-    client = ScriptedClient()
-    client.response_template = find_template("", tool_call_parser="hermes", reasoning_parser="qwen3")
-    return client
+def engine(engine: ScriptedClient) -> ScriptedClient:
+    engine.response_template = find_template("", tool_call_parser="hermes", reasoning_parser="qwen3")
+    return engine
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import grpc.aio
@@ -31,6 +32,13 @@ STATS = EngineStats(
     prefix_queried_tokens=15,
     prefix_hit_tokens=14,
 )
+
+
+@pytest.fixture
+async def servers(engine: ScriptedClient) -> AsyncIterator[Serving]:
+    """Of one test: some ask for a drain."""
+    async with serving(engine) as running:
+        yield running
 
 
 async def test_the_load_is_the_engines(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import httpx
 import pytest
-import pytest_asyncio
 
 from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.local import LocalEngine
@@ -17,8 +16,6 @@ from jaxserve.proto import inference_pb2 as pb
 from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from tests.support.serving import Serving, serving
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")  # one engine for all tests
 
 # No end-of-sequence and the rest of the context: these run until somebody stops them.
 ENDLESS = {"prompt": "to be or not to be", "ignore_eos": True, "max_tokens": 200, "temperature": 0.0}
@@ -34,12 +31,12 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
     )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def engine(config: EngineConfig) -> LocalEngine:
     return await LocalEngine.start(config, lambda what, done, total: None)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def servers(engine: LocalEngine) -> AsyncIterator[Serving]:
     async with serving(engine) as running:
         yield running

@@ -28,10 +28,9 @@ ASK: dict[str, Any] = {"model": "echo", "tools": TOOLS}
 
 
 @pytest.fixture
-def engine() -> ScriptedClient:
-    client = ScriptedClient()
-    client.response_template = find_template("<tool_call> <think> </think>")
-    return client
+def engine(engine: ScriptedClient) -> ScriptedClient:
+    engine.response_template = find_template("<tool_call> <think> </think>")
+    return engine
 
 
 def params(engine: ScriptedClient) -> ResponseParams:

@@ -14,7 +14,6 @@ import grpc.aio
 import httpx
 import openai
 import pytest
-import pytest_asyncio
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
@@ -26,8 +25,6 @@ from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.sampling.params import SamplingParams
 from tests.support.serving import Serving, serving
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")  # one engine for all tests
 
 STEP_SECONDS = 0.01
 PATIENCE = 20.0
@@ -42,7 +39,7 @@ SHORT: dict[str, Any] = {
 POLICIES = {"tenants": {"small": {"kv_share": 0.1, "kv_cap": 0.1}}, "classes": {"interactive_free": {"max_total_tokens": 20}}}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
     folder: Path = tmp_path_factory.mktemp("models")
     directory = write_tiny_checkpoint(folder / "tiny")
@@ -67,19 +64,19 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
     return engine
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def servers(engine: LocalEngine) -> AsyncIterator[Serving]:
     async with serving(engine) as running:
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest.fixture
 async def sdk(servers: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{servers.http}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
-@pytest_asyncio.fixture(autouse=True, loop_scope="module")
+@pytest.fixture(autouse=True)
 async def nothing_left(engine: LocalEngine) -> AsyncIterator[None]:
     """Whatever a test did: every request is accounted for and nothing of it is left but the pinned pages."""
     yield

@@ -9,14 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving, serving
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAGE = "https://chat.example.com"
 BODY = {"prompt": "hello", "max_tokens": 5}
@@ -28,20 +25,20 @@ def engine() -> ScriptedClient:
     return ScriptedClient()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def keyless(engine: ScriptedClient) -> AsyncIterator[Serving]:
     async with serving(engine) as running:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def trusting(engine: ScriptedClient) -> AsyncIterator[Serving]:
     """A server without keys that trusts a page and has another name."""
     async with serving(engine, allowed_origins=f"http://localhost:3000, {PAGE}", allowed_hosts="llm.example.com") as running:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def keyed(engine: ScriptedClient, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
     """A server with keys that any page may use."""
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
