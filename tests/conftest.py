@@ -30,6 +30,7 @@ gc.set_threshold(10_000, 20, 10)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fleet", action="store_true", help="only tests of server processes, each of them a fleet of two replicas")
+    parser.addoption("--costs", metavar="FILE", help="write what each test file cost to a JSON file")
     parser.addoption("--write-budget", action="store_true", help="write what this run's tests cost to tests/budget.json")
 
 

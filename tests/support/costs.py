@@ -118,6 +118,10 @@ class Costs:
         if (output := getattr(self._config, "workeroutput", None)) is not None:
             output["costs"] = {file: asdict(cost) for file, cost in self._files.items()}
             return
+        if (report := self._config.getoption("--costs")) is not None:
+            Path(report).write_text(
+                json.dumps({file: asdict(cost) for file, cost in sorted(self._files.items())}, indent=1) + "\n"
+            )
         found = _by_folder(self._files)
         if self._config.getoption("--write-budget"):
             BUDGET.write_text(json.dumps(budget(found), indent=1) + "\n")
