@@ -18,6 +18,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # The libraries below lm-eval read these when they are first imported. No test goes to the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from tests.support.costs import Costs  # noqa: E402
@@ -26,6 +27,8 @@ from tests.support.serve_process import Served, one_server  # noqa: E402
 
 # What jax keeps of thousands of programs is looked through whenever rubbish is looked for: a twentieth of the time.
 gc.set_threshold(10_000, 20, 10)
+hypothesis.settings.register_profile("any machine", deadline=None)  # how fast one is is no property of the code
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

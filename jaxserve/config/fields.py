@@ -306,8 +306,10 @@ class CompileConfig:
     compilation_cache_dir: str | None = setting(
         None, "directory that keeps compiled programs for the next start; ~/.cache/jaxserve by default, 'none' for none"
     )
-    before_ready: Literal["auto", "first", "all"] = setting(
-        "auto", "steps compiled before serving: a few that hold every plan, the others behind, or all; 'auto': few on GPUs"
+    before_ready: Literal["auto", "first", "all", "fewest"] = setting(
+        "auto",
+        "step shapes compiled before serving: 'first': a few that hold every plan, the others behind; 'all'; 'fewest': two that"
+        " hold every plan, and no others, for a quick start and slower small steps; 'auto': 'first' on GPUs",
     )
     programs: str | None = setting(
         None, "directory of programs that jaxserve.compile saved: loaded, not compiled; they may run any code, so trust it"

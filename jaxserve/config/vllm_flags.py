@@ -59,6 +59,7 @@ VLLM_FLAGS = (
     _ours("--speculative-config=", "-sc"),
     _ours("--dtype=", "--dtype", half="float16", float="float32"),
     _ours("--generation-config=", "--generation-config", vllm="none"),
+    _ours("--before-ready=fewest", "--enforce-eager"),
     _ours("--runner=", "--task", embed="pooling", embedding="pooling", classify="pooling", score="pooling", reward="pooling"),
     # What is so anyway.
     _same("a prompt is always computed in parts beside other requests' decodes", "--enable-chunked-prefill"),
@@ -88,9 +89,9 @@ VLLM_FLAGS = (
     _same("thinking is always taken apart from the answer", "--enable-reasoning"),
     _same("a step is planned at a time", "--num-scheduler-steps", values=("1",)),
     _same("templates get the content as they ask for it", "--chat-template-content-format", values=("auto",)),
+    _same("see --before-ready", "--no-enforce-eager"),
     _same("answers are the assistant's", "--response-role", values=("assistant",)),
     # What is not here.
-    _refused("steps are always compiled; --before-ready first starts soonest", "--enforce-eager", "--no-enforce-eager"),
     _refused(
         "XLA compiles steps for the shapes that --max-num-seqs and --max-num-batched-tokens say; see --before-ready",
         "--compilation-config",

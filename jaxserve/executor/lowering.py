@@ -134,6 +134,7 @@ class Lowering:
             max_rows=options.max_num_seqs,
             max_tokens=options.max_num_batched_tokens,
             free_padding=any(map(skips_padding, jax.tree.leaves(self.params, is_leaf=skips_padding))),
+            fewest=options.fewest_shapes,
             max_drafts=options.max_drafts,
         )
 

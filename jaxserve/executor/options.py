@@ -25,6 +25,7 @@ class ExecutorOptions:
         stored: in which schemes the checkpoint has parameters that may be held so.
         max_drafts: that a row may have in a step.
         first_alone: be ready when a few steps are compiled that hold every plan.
+        fewest_shapes: compile two step shapes that hold every plan, and no others.
         strict: a compilation inside a step is an error.
         swap_slots: pages that the swap space holds; 0 for none.
         adapters: slots and rank of adapters; None for none.
@@ -46,6 +47,7 @@ class ExecutorOptions:
     stored: Schemes = ()
     max_drafts: int = 0
     first_alone: bool = False
+    fewest_shapes: bool = False
     strict: bool = False
     swap_slots: int = 0
     adapters: LoraShape | None = None
@@ -70,6 +72,7 @@ class ExecutorOptions:
             stored=stored,
             max_drafts=config.speculation.max_drafts,
             first_alone=resolved.compile_first,
+            fewest_shapes=config.compile.before_ready == "fewest",
             strict=config.compile.late_compiles == "raise",
             swap_slots=resolved.swap_slots,
             adapters=config.lora.shape,

@@ -63,13 +63,21 @@ class BucketGrid:
 
     @classmethod
     def for_platform(
-        cls, platform: str, *, max_rows: int, max_tokens: int, free_padding: bool = False, max_drafts: int = 0
+        cls,
+        platform: str,
+        *,
+        max_rows: int,
+        max_tokens: int,
+        free_padding: bool = False,
+        fewest: bool = False,
+        max_drafts: int = 0,
     ) -> BucketGrid:
         """The grid of an engine on devices of a platform ("cpu" or another)."""
         on_cpu = platform == "cpu"
         # XLA's CPU dots leave the fast path at one row.
         min_rows = 2 if on_cpu else 1
         grid = cls.make(max_rows=max_rows, max_tokens=max_tokens, min_rows=min_rows, fine=not on_cpu, free_padding=free_padding)
+        grid = grid.fewest() if fewest else grid
         return grid.with_drafts(max_drafts) if max_drafts else grid
 
     @classmethod
@@ -95,6 +103,11 @@ class BucketGrid:
         least = 1 if fine else 0
         mixed = {Bucket(count, min(rows, count - least)) for count in tokens for rows in mixed_rows if least < count >= rows}
         return cls(tuple(sorted(decode | mixed)), free_padding, decodes_apart=fine)
+
+    def fewest(self) -> BucketGrid:
+        """The largest decode step and the largest step alone, which hold every plan."""
+        decodes = [bucket for bucket in self.buckets if bucket.tokens == bucket.rows]
+        return replace(self, buckets=tuple(sorted({*decodes[-1:], self.buckets[-1]})))
 
     def with_drafts(self, most: int) -> BucketGrid:
         """With buckets for steps whose rows have drafts, `most` at most; the others choose a token a row."""

@@ -29,6 +29,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=16, logprobs=0, ignore_eos=T
 PAGE = 16
 SMALL: dict[str, Any] = {
     "max_num_seqs": 4,
+    "before_ready": "fewest",
     "max_num_batched_tokens": 32,
     "max_model_len": 128,
     "num_pages": 24,

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the harness and its metr
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> JaxserveLM:
     directory = harness.write_checkpoint(tmp_path_factory.mktemp("harness") / "tiny")
-    shapes: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "page_size": 4}
+    shapes: dict[str, Any] = {"max_num_seqs": 4, "before_ready": "fewest", "max_num_batched_tokens": 32, "page_size": 4}
     return JaxserveLM(LLM(str(directory), dtype="float32", **shapes))
 
 

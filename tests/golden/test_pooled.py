@@ -15,6 +15,7 @@ from tests.golden.reading import DATA
 POOLED = DATA.parent / "pooled"
 SIZES: dict[str, Any] = {
     "max_num_seqs": 4,
+    "before_ready": "fewest",
     "max_num_batched_tokens": 32,
     "max_model_len": 512,
     "dtype": "float32",

@@ -27,6 +27,7 @@ DRAFTS, ROWS, STEP, TOKENS = 3, 1, 16, 24
 SETTINGS = {
     "dtype": "float32",
     "max_num_seqs": ROWS,
+    "before_ready": "fewest",
     "max_num_batched_tokens": STEP,
     "num_pages": 64,
     "page_size": 8,

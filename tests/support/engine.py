@@ -48,13 +48,15 @@ def build(
     quantization: Quantization = "none",
     kv_cache_dtype: KvCacheDType = "auto",
     kernels: KernelConfig | None = None,
+    every_shape: bool = False,
 ) -> BuiltEngine:
+    """An engine of two step shapes; `every_shape`: of all that a server has."""
     config = EngineConfig(
         model=ModelConfig(model=str(directory), dtype=dtype, quantization=quantization, max_model_len=max_model_len),
         cache=CacheConfig(page_size=page_size, kv_cache_dtype=kv_cache_dtype),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
         parallel=ParallelConfig(tensor_parallel_size=tensor_parallel_size),
-        compile=CompileConfig(late_compiles="raise"),
+        compile=CompileConfig(late_compiles="raise", before_ready="all" if every_shape else "fewest"),
         kernels=kernels or KernelConfig(),
     )
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)

@@ -13,6 +13,7 @@ from tests.support.live import Tensors, on_devices, random_tensors
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "max_num_seqs": 4,
+    "before_ready": "fewest",
     "max_num_batched_tokens": 16,
     "page_size": 4,
     "num_pages": 64,

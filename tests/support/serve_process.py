@@ -15,6 +15,7 @@ from typing import Protocol
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 900  # for what hangs: machines may be slow
 FREE_PORTS = ("--port", "0", "--grpc-port", "0")
+QUICKLY = ("--before-ready", "fewest")
 
 
 def command(*arguments: str, module: str = "jaxserve.serve") -> list[str]:
@@ -64,7 +65,12 @@ def start(
     module: str = "jaxserve.serve",
     variables: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a server and wait until it is ready; what it writes goes to files in the folder."""
+    """Start a server and wait until it is ready; what it writes goes to files in the folder.
+
+    It compiles the fewest step shapes, unless the arguments say otherwise.
+    """
+    if module == "jaxserve.serve" and QUICKLY[0] not in arguments:
+        arguments = (*arguments, *QUICKLY)
     out, err = folder / "out", folder / "err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         line = command(*arguments, module=module)

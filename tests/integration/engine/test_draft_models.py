@@ -23,6 +23,7 @@ PROMPTS = ["a tale of two cities", "one", "the best of times, the worst of times
 SHAPES: dict[str, Any] = {
     "max_model_len": 128,
     "max_num_seqs": 4,
+    "before_ready": "fewest",
     "max_num_batched_tokens": 16,
     "page_size": 4,
     "num_pages": 90,

@@ -26,7 +26,14 @@ from tests.support.schemes import RoundedRows
 STORED = "mistral-fp8-channels"
 LENGTH, NEAR = 16, 1e-3
 GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
-SETTINGS = {"dtype": "float32", "page_size": 8, "max_num_seqs": 3, "max_num_batched_tokens": 8, "max_model_len": 128}
+SETTINGS = {
+    "dtype": "float32",
+    "page_size": 8,
+    "max_num_seqs": 3,
+    "before_ready": "fewest",
+    "max_num_batched_tokens": 8,
+    "max_model_len": 128,
+}
 
 
 def config_for(golden, **more):

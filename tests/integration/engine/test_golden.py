@@ -29,7 +29,7 @@ CORE = {
 @pytest.mark.parametrize("name", tiered(NAMES, CORE))
 def test_greedy_tokens(name):
     golden = read_golden(name)
-    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=24, max_model_len=160)
+    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=24, max_model_len=160, every_shape=True)
     prompts, wanted = golden.prompts, [list(tokens) for tokens in golden.greedy]
 
     # 17 requests, prompts in chunks of at most 24, and 8 rows have the pages of two: where all layers have windows, those are

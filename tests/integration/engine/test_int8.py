@@ -27,7 +27,7 @@ NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: 
 LENGTH = 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
 SETTINGS = {"quantization": "int8", "dtype": "float32", "page_size": 8}
-SETTINGS |= {"max_num_seqs": 2, "max_num_batched_tokens": 8, "max_model_len": 128}
+SETTINGS |= {"max_num_seqs": 2, "before_ready": "fewest", "max_num_batched_tokens": 8, "max_model_len": 128}
 
 
 def config_for(golden, **more):

@@ -33,7 +33,13 @@ LARGEST = {"fp8": 448.0, "int8": 127.0}
 
 def build(directory: Any, kv_cache_dtype: str, devices: int = 1, **more: Any) -> Any:
     settings = {"model": str(directory), "dtype": "float32", "max_model_len": 160, "page_size": 8, "swap_space": 0.01}
-    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 24, "tensor_parallel_size": devices, "late_compiles": "raise"}
+    limits = {
+        "max_num_seqs": 8,
+        "before_ready": "fewest",
+        "max_num_batched_tokens": 24,
+        "tensor_parallel_size": devices,
+        "late_compiles": "raise",
+    }
     config = EngineConfig.from_settings({**settings, **limits, "kv_cache_dtype": kv_cache_dtype, **more})
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 

@@ -52,7 +52,13 @@ def directory(tmp_path_factory):
 
 
 def load(directory, **settings):
-    shapes: dict[str, Any] = {"max_model_len": CONTEXT, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
+    shapes: dict[str, Any] = {
+        "max_model_len": CONTEXT,
+        "max_num_seqs": 4,
+        "before_ready": "fewest",
+        "max_num_batched_tokens": 16,
+        "page_size": 4,
+    }
     return LLM(str(directory), dtype="float32", **shapes, **settings)
 
 

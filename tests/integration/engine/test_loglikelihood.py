@@ -13,7 +13,13 @@ from jaxserve.offline_likelihood import Seen, group, tokens_of
 from jaxserve.outputs import LikelihoodOutput
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-SHAPES: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "page_size": 4, "max_model_len": 96}
+SHAPES: dict[str, Any] = {
+    "max_num_seqs": 4,
+    "before_ready": "fewest",
+    "max_num_batched_tokens": 32,
+    "page_size": 4,
+    "max_model_len": 96,
+}
 CONTEXT = tuple(range(40, 71))
 
 

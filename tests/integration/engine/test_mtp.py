@@ -65,6 +65,7 @@ def engine(directory, method: str) -> LLM:
         max_model_len=64,
         max_num_seqs=ROWS,
         max_num_batched_tokens=TOKENS,
+        before_ready="fewest",
         page_size=PAGE,
         num_pages=PAGES,
         swap_space=0.01 if swaps(directory) else 0.0,

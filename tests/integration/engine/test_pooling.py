@@ -18,7 +18,13 @@ from jaxserve.offline_pooling import prepare_pooled
 from jaxserve.step.tasks import POOLED, TOKEN_VECTORS
 from jaxserve.types import RequestOptions
 
-SIZES: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 256, "dtype": "float32"}
+SIZES: dict[str, Any] = {
+    "max_num_seqs": 4,
+    "before_ready": "fewest",
+    "max_num_batched_tokens": 32,
+    "max_model_len": 256,
+    "dtype": "float32",
+}
 LONG = tuple(range(20, 120))  # four chunks
 
 

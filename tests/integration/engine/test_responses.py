@@ -41,7 +41,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> BuiltEngine:
     directory = tmp_path_factory.mktemp("tiny")
     write_tiny_checkpoint(directory)
     settings = {"model": str(directory), "load_format": "dummy", "dtype": "float32", "max_model_len": 256, "page_size": 8}
-    limits = {"num_pages": 160, "max_num_seqs": 4, "max_num_batched_tokens": 16, "late_compiles": "raise"}
+    limits = {
+        "num_pages": 160,
+        "max_num_seqs": 4,
+        "before_ready": "fewest",
+        "max_num_batched_tokens": 16,
+        "late_compiles": "raise",
+    }
     return build_engine(
         EngineConfig.from_settings({**settings, **limits}), strict_length=True, clock=RealClock(), progress=silent
     )

@@ -53,7 +53,7 @@ def built(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tiny")
     write_tiny_checkpoint(directory)
     settings = {"model": str(directory), "load_format": "dummy", "dtype": "float32", "max_model_len": 96, "page_size": 8}
-    limits = {"num_pages": 90, "max_num_seqs": 3, "max_num_batched_tokens": 8, "late_compiles": "raise"}
+    limits = {"num_pages": 90, "max_num_seqs": 3, "before_ready": "fewest", "max_num_batched_tokens": 8, "late_compiles": "raise"}
     return build_engine(
         EngineConfig.from_settings({**settings, **limits}), strict_length=True, clock=RealClock(), progress=silent
     )

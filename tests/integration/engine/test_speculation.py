@@ -11,6 +11,7 @@ from jaxserve.speculation.costs import DraftCosts
 
 SIZES: dict[str, Any] = {
     "max_num_seqs": 4,
+    "before_ready": "fewest",
     "max_num_batched_tokens": 32,
     "max_model_len": 192,
     "dtype": "float32",

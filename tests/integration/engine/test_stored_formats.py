@@ -68,7 +68,7 @@ def plain(directory: Path, folder: Path, devices: int) -> Params:
 
 def engine(directory: Path, devices: int, **more: Any) -> BuiltEngine:
     settings = {"model": str(directory), "dtype": "float32", "max_model_len": 64, "page_size": 8, "late_compiles": "raise"}
-    limits = {"max_num_seqs": 4, "max_num_batched_tokens": 12, "tensor_parallel_size": devices}
+    limits = {"max_num_seqs": 4, "before_ready": "fewest", "max_num_batched_tokens": 12, "tensor_parallel_size": devices}
     config = EngineConfig.from_settings({**settings, **limits, **more})
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 

@@ -57,7 +57,13 @@ def engine(request, tmp_path_factory):
 def built(directory, devices=1):
     write_tiny_checkpoint(directory)
     settings = {"model": str(directory), "load_format": "dummy", "dtype": "float32", "max_model_len": LENGTH, "page_size": PAGE}
-    limits = {"num_pages": 90, "max_num_seqs": ROWS, "max_num_batched_tokens": 16, "tensor_parallel_size": devices}
+    limits = {
+        "num_pages": 90,
+        "max_num_seqs": ROWS,
+        "before_ready": "fewest",
+        "max_num_batched_tokens": 16,
+        "tensor_parallel_size": devices,
+    }
     config = EngineConfig.from_settings({**settings, **limits, "swap_space": 0.01, "late_compiles": "raise"})
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 

@@ -31,7 +31,13 @@ PARAMS = [SamplingParams(max_tokens=30, ignore_eos=True, **KINDS[index % len(KIN
 def built(directory, devices=1, swap_space=0.1):
     """An engine of random weights whose executor has more swap slots than any test uses."""
     settings = {"model": str(directory), "load_format": "dummy", "dtype": "float32", "max_model_len": 64, "page_size": PAGE}
-    limits = {"num_pages": NUM_PAGES, "max_num_seqs": ROWS, "max_num_batched_tokens": 16, "tensor_parallel_size": devices}
+    limits = {
+        "num_pages": NUM_PAGES,
+        "max_num_seqs": ROWS,
+        "before_ready": "fewest",
+        "max_num_batched_tokens": 16,
+        "tensor_parallel_size": devices,
+    }
     config = EngineConfig.from_settings({**settings, **limits, "swap_space": swap_space, "late_compiles": "raise"})
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 

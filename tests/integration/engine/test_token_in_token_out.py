@@ -29,6 +29,7 @@ def load(directory, **settings):
         max_model_len=96,
         max_num_seqs=4,
         max_num_batched_tokens=16,
+        before_ready="fewest",
         page_size=4,
         **settings,
     )

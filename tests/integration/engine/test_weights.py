@@ -18,7 +18,7 @@ from tests.support.engine import run, silent
 NAME = "llama-linear"
 LENGTH = 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
-SMALL = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 128}
+SMALL = {"max_num_seqs": 4, "before_ready": "fewest", "max_num_batched_tokens": 16, "max_model_len": 128}
 
 
 def build(directory, **settings):

@@ -31,7 +31,14 @@ BASE = "llama-biases"
 ADMIN, ACME, OTHER = "an-admin's-key", "acme's-key", "another's-key"
 KEYS = ((ADMIN, "ops", "true"), (ACME, "acme", "false"), (OTHER, "other", "false"))
 NAMES = ("all", "stable", "patterns", "one-layer")
-SMALL = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 128, "num_pages": 64, "dtype": "float32"}
+SMALL = {
+    "max_num_seqs": 4,
+    "before_ready": "fewest",
+    "max_num_batched_tokens": 32,
+    "max_model_len": 128,
+    "num_pages": 64,
+    "dtype": "float32",
+}
 
 
 def expected(name: str) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def config_of(directory: Path) -> dict[str, Any]:
 async def engine(tmp_path: Path) -> LocalEngine:
     directory = write_tiny_checkpoint(tmp_path / "tiny", context=32)
     write_checkpoint(directory, config_of(directory), random_tensors(config_of(directory), 1))
-    settings = {"max_num_seqs": 2, "max_num_batched_tokens": 16, "num_pages": 32, "page_size": 4}
+    settings = {"max_num_seqs": 2, "before_ready": "fewest", "max_num_batched_tokens": 16, "num_pages": 32, "page_size": 4}
     return await LocalEngine.start(EngineConfig.from_settings({"model": str(directory), **settings}), lambda *told: None)
 
 

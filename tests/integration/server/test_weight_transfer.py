@@ -20,7 +20,13 @@ from tests.support.serve_process import ROOT, Process, Served, environment
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 ADMIN, USER = "an-admin's-key", "a-user's-key"
-SETTINGS: dict[str, Any] = {"max_num_seqs": 2, "max_num_batched_tokens": 16, "num_pages": 32, "page_size": 4}
+SETTINGS: dict[str, Any] = {
+    "max_num_seqs": 2,
+    "before_ready": "fewest",
+    "max_num_batched_tokens": 16,
+    "num_pages": 32,
+    "page_size": 4,
+}
 PROMPT, TOKENS = [3, 1, 4, 1, 5], 8
 
 

@@ -41,12 +41,14 @@ def test_a_command_line_of_theirs_is_taken():
             "--ssl-keyfile=k",
         ),
         *("--disable-log-requests", "--shutdown-timeout", "7", "--generation-config", "vllm", "--enable-chunked-prefill=True"),
+        "--enforce-eager",
     )
     model, cache = found.engine.model, found.engine.cache
     assert (model.model, model.served_model_name, model.dtype, model.max_model_len) == ("/models/a", ("a", "b"), "float16", 100)
     assert cache.kv_cache_dtype == "fp8_e4m3"
     assert (cache.gpu_memory_fraction, cache.prefix_caching, cache.page_size, cache.swap_space) == (0.5, False, 32, 4.0)
     assert (found.engine.parallel.tensor_parallel_size, model.generation_config) == (2, "none")
+    assert found.engine.compile.before_ready == "fewest"
     assert (found.server.tls_cert, found.server.tls_key, found.server.drain_timeout) == ("c", "k", 7.0)
     assert [note.partition(" changes")[0] for note in found.notes] == [
         *("--enable-chunked-prefill", "--trust-remote-code", "--calculate-kv-scales"),
@@ -59,7 +61,7 @@ def test_a_command_line_of_theirs_is_taken():
     [
         (["--preemption-mode", "swap"], "--preemption-mode swap of vLLM is not taken: a preempted sequence is computed again"),
         (["--kv-cache-dtype", "fp8_e5m2"], "argument --kv-cache-dtype: invalid choice: 'fp8_e5m2' (choose from"),
-        (["--enforce-eager"], "--enforce-eager of vLLM is not taken: steps are always compiled; --before-ready first"),
+        (["--cuda-graph-sizes", "4"], "--cuda-graph-sizes of vLLM is not taken: XLA compiles steps for the shapes"),
         (["--lora_dtype"], "--lora-dtype of vLLM is not taken: adapters have the dtype of the weights"),
         (["--enable-chunked-prefill", "false"], "--enable-chunked-prefill false of vLLM is not taken"),
         (["--hf-token=secret"], "--hf-token of vLLM is not taken: nothing is downloaded"),
@@ -80,11 +82,12 @@ def test_what_is_not_here_is_refused_in_one_line(arguments, says):
 @pytest.mark.parametrize(("theirs", "name"), NAMES, ids=[name for _, name in NAMES])
 def test_every_flag_is_ours_or_has_a_reason(theirs, name):
     if theirs.ours:
-        flag = theirs.ours.rstrip("=")
+        flag, _, value = theirs.ours.partition("=")
         item = OURS[flag.replace("--no-", "--", 1)]
-        assert isinstance(item.default, bool) == (not theirs.ours.endswith("="))
+        assert isinstance(item.default, bool) == ("=" not in theirs.ours)
         (argument,), notes = as_ours([name, *(["7"] if theirs.ours.endswith("=") else [])])
-        assert (argument.partition("=")[0], notes) == (flag, [])
+        assert argument == theirs.ours if value else argument.partition("=")[0] == flag
+        assert not notes
         assert name not in OURS or theirs.values
         return
     assert theirs.why

@@ -21,7 +21,13 @@ LONG = "what several continuations have in common is computed once. "  # 60 toke
 
 
 def load(directory: Path) -> LLM:
-    shapes: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "page_size": 4, "max_model_len": CONTEXT}
+    shapes: dict[str, Any] = {
+        "max_num_seqs": 4,
+        "before_ready": "fewest",
+        "max_num_batched_tokens": 32,
+        "page_size": 4,
+        "max_model_len": CONTEXT,
+    }
     return LLM(str(directory), load_format="dummy", **shapes)
 
 

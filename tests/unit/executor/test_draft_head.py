@@ -98,6 +98,7 @@ def build(target_directory, head_directory, devices: int) -> LocalExecutor:
         dtype="float32",
         kv_dtype="float32",
         max_drafts=0 if draft is None else GUESSES,
+        fewest_shapes=True,
         strict=True,
     )
     lowering = Lowering(config, mesh, options, draft=None if draft is None else draft.model)

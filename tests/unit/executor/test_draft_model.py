@@ -45,6 +45,7 @@ def build(model: Any, devices: int, draft_seed: int | None) -> LocalExecutor:
         dtype="float32",
         kv_dtype="float32",
         max_drafts=0 if draft_seed is None else GUESSES,
+        fewest_shapes=True,
         strict=True,
     )
 

@@ -34,7 +34,7 @@ SIZES: dict[str, Any] = {"max_num_seqs": 3, "max_num_batched_tokens": 12, "max_m
 def executor(tmp_path_factory):
     directory = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
     config, mesh = decoder_config(read_hf_config(directory)), make_mesh(2)
-    options = ExecutorOptions(**SIZES, dtype="float32", kv_dtype="float32", max_drafts=DRAFTS, strict=True)
+    options = ExecutorOptions(**SIZES, dtype="float32", kv_dtype="float32", max_drafts=DRAFTS, fewest_shapes=True, strict=True)
     params = load_params(directory, config, mesh, "float32", load_format="dummy", seed=0, progress=lambda done, total: None)
     lowering = Lowering(config, mesh, options)
     return LocalExecutor(lowering, make_programs(lowering, silent), params)

@@ -51,6 +51,7 @@ def build(directory, devices, module_directory=None) -> LocalExecutor:
         dtype="float32",
         kv_dtype="float32",
         max_drafts=GUESSES,
+        fewest_shapes=True,
         strict=True,
     )
     lowering = Lowering(config, mesh, options, draft=draft.model)

@@ -44,7 +44,13 @@ class WithoutBegin(Letters):
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
     directory = write_tiny_checkpoint(tmp_path_factory.mktemp("policy") / "model")
-    shapes: dict[str, Any] = {"max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
+    shapes: dict[str, Any] = {
+        "max_model_len": 64,
+        "max_num_seqs": 4,
+        "before_ready": "fewest",
+        "max_num_batched_tokens": 16,
+        "page_size": 4,
+    }
     return LLM(str(directory), load_format="dummy", dtype="float32", **shapes)
 
 

@@ -40,7 +40,14 @@ CONFIG = {
     "eos_token_id": EOS,
     "torch_dtype": "float32",
 }
-SETTINGS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
+SETTINGS = {
+    "dtype": "float32",
+    "max_model_len": 64,
+    "max_num_seqs": 4,
+    "before_ready": "fewest",
+    "max_num_batched_tokens": 16,
+    "page_size": 4,
+}
 
 
 class Letters:

@@ -81,6 +81,13 @@ def test_there_are_fewer_sizes_where_padding_is_free():
     )
 
 
+def test_the_fewest_shapes_hold_every_plan():
+    grid = BucketGrid.for_platform("cpu", max_rows=64, max_tokens=512, fewest=True, max_drafts=3)
+    assert grid.buckets == (Bucket(64, 64), Bucket(256, 64, drafts=3), Bucket(512, 64), Bucket(512, 64, drafts=3))
+    gpu = BucketGrid.for_platform("gpu", max_rows=64, max_tokens=512, fewest=True)
+    assert gpu.buckets == (Bucket(64, 64), Bucket(512, 64))
+
+
 @given(EITHER)
 def test_steps_are_reckoned_by_the_buckets_sizes_or_in_quarters_of_a_doubling(grid):
     _, _, buckets = grid
