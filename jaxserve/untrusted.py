@@ -51,11 +51,6 @@ def check_json(value: Any, text: str | bytes, param: str | None = None, *, any_s
         _Check(param, any_size=any_size).run(value)
 
 
-def is_plain(text: bytes) -> bool:
-    """Whether JSON that msgspec reads has nothing that `check_json` refuses."""
-    return not _has_long_integer(text) and not _has_many_brackets(text)
-
-
 def _has_many_brackets(text: bytes) -> bool:
     return text.count(b"[") + text.count(b"{") > MAX_NESTING
 
