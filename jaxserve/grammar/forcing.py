@@ -1,7 +1,7 @@
 """Whether tokens that a grammar forces may be computed at once.
 
-What is forced is tokenized as text, and the tokenizer takes the name of a special token for that token. So nothing is forced where
-a grammar may spell such a name.
+What is forced is tokenized as text, and the tokenizer takes the name of a special token for that token. So nothing is forced in a
+grammar that may spell such a name.
 """
 
 from __future__ import annotations
