@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
 
 from jaxserve.errors import InvalidRequestError
-from jaxserve.untrusted import check_json
+from jaxserve.untrusted import check_json, decode_json
 
 # Reading values blocks the server's event loop: this many take a few hundredths of a second. A member of an object takes as long
 # as some values of a list.
 MAX_VALUES = 524_288
 _A_MEMBER = 3
-_MAX_REREAD = 64 * 1024  # bytes: a longer body is not read twice
 
 
 def check_num_values(body: bytes) -> None:
@@ -33,22 +31,8 @@ def read_value(body: bytes) -> Any:
     Raises InvalidRequestError naming the place of a value beyond the bounds of `check_json`, and msgspec.DecodeError,
     UnicodeDecodeError or RecursionError for a body that is not JSON.
     """
-    try:
-        value = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        _refuse_by_place(body)
-        raise
-    check_json(value, body)
-    return value
-
-
-def _refuse_by_place(body: bytes) -> None:
-    """Raise InvalidRequestError for a value that only other parsers read."""
-    if len(body) >= _MAX_REREAD:
-        return
-    try:
-        text = body.decode()
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return
+    value, text = decode_json(body)
     check_json(value, text)
+    if isinstance(text, str):
+        raise msgspec.DecodeError("JSON is malformed")
+    return value
