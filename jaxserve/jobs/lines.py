@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -17,6 +18,7 @@ INVALID_REQUEST = "invalid_request"  # code of errors that concern one line alon
 _METHOD = "POST"
 _PIECE = 2**16  # bytes of a line too long that are passed over at once
 _CUSTOM_ID = "custom_id"
+_FIRST_NAME = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*("(?:[^"\\]|\\.)+")')
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def parse(raw: RawLine) -> Line | LineError | None:
     except UnicodeDecodeError:
         return _not_json(raw.number, "the line is not UTF-8")
     except RecursionError:
-        return _not_json(raw.number, "the line is nested too deeply")
+        return _too_deep(raw.number, data)
     except msgspec.DecodeError as error:
         return _not_json(raw.number, f"the line is not JSON: {error}")
     try:
@@ -124,6 +126,18 @@ def _out_of_bounds(number: int, value: Any, error: InvalidRequestError) -> LineE
     except UnicodeEncodeError:
         is_request = False
     return LineError(number, custom_id, INVALID_REQUEST, error.message) if is_request else _not_json(number, error.message)
+
+
+def _too_deep(number: int, data: bytes) -> LineError:
+    """The error of a line that no parser reads; of its request, if the name of that comes first, as in most files."""
+    found = _FIRST_NAME.match(data)
+    what = "the line is nested too deeply"
+    if found is None:
+        return _not_json(number, what)
+    try:
+        return LineError(number, msgspec.json.decode(found[1], type=str), INVALID_REQUEST, what)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _not_json(number, what)
 
 
 def _not_json(number: int, what: str) -> LineError:

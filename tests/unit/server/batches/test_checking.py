@@ -70,6 +70,14 @@ def test_a_value_that_no_request_may_have_fails_its_line_alone(path: Path, value
     assert problem.code == "invalid_json_line", "without a name an error could not be told apart"
 
 
+def test_a_line_too_deep_to_be_read_fails_alone(path: Path) -> None:
+    depth = 10_000
+    deep = line("b", body={"x": 5}).replace(b"5", b"[" * depth + b"]" * depth)
+    path.write_bytes(b"\n".join([line("a"), deep, line("c")]))
+    rules = InputRules("/v1/completions", max_lines=9, max_line_bytes=10**6)
+    assert check_input(path, rules, lambda: False) == Checked(3, ())
+
+
 def test_all_problems_are_told_up_to_a_number(path: Path) -> None:
     found = checked(path, *(b"{" for _ in range(MOST_PROBLEMS - 1)), line("a"), b"{")
     assert [one.line for one in found.problems] == [*range(1, MOST_PROBLEMS), MOST_PROBLEMS + 1]
