@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import Any, NoReturn
+
+import msgspec
 
 from jaxserve.errors import InvalidRequestError, JaxserveError
 
@@ -17,6 +20,7 @@ _LOG = logging.getLogger(__name__)
 MAX_NESTING = 200  # lists and objects, one inside another
 MAX_DIGITS = 1000  # of integers in JSON schemas and arguments of calls, which may be of any size
 
+_MAX_REREAD = 64 * 1024  # bytes of JSON that two parsers may read
 _LONGEST_PATH, _LONGEST_PART = 4096, 255  # bytes that Linux takes
 _LEAST, _BEYOND = -(2**63), 2**64
 _LARGEST = 10**MAX_DIGITS
@@ -51,9 +55,19 @@ def check_json(value: Any, text: str | bytes, param: str | None = None, *, any_s
         _Check(param, any_size=any_size).run(value)
 
 
-def is_plain(text: bytes) -> bool:
-    """Whether JSON that msgspec reads has nothing that `check_json` refuses."""
-    return not _has_long_integer(text) and not _has_many_brackets(text)
+def decode_json(data: bytes) -> tuple[Any, bytes | str]:
+    """The value of JSON, and its text for `check_json`: a str for JSON that msgspec does not read, and that is to be refused.
+
+    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError.
+    """
+    try:
+        return msgspec.json.decode(data), data
+    except msgspec.DecodeError:
+        if len(data) < _MAX_REREAD:
+            with suppress(ValueError, RecursionError):
+                text = data.decode()
+                return json.loads(text), text
+        raise
 
 
 def _has_many_brackets(text: bytes) -> bool:

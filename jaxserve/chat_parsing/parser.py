@@ -38,7 +38,9 @@ class ChatParser:
     Work is linear in the text: `meter` counts the characters that were examined or copied, each once per step of the reading.
     """
 
-    def __init__(self, template: ResponseTemplate, *, prompt: str = "", tools: Iterable[Tool] | None = None) -> None:
+    def __init__(
+        self, template: ResponseTemplate, *, prompt: str = "", tools: Iterable[Tool] | None = None, has_form: bool = False
+    ) -> None:
         """Begin a response.
 
         Args:
@@ -47,6 +49,8 @@ class ChatParser:
                 is read first, so that a response to a prompt that ends in ``<think>`` begins inside reasoning.
             tools: those that may be called. With none at all, calls are not looked for and their text is content. None:
                 a call may have any name.
+            has_form: whether a grammar gives the content a form. Thinking and calls then come before content or not at all, and
+                their markers inside content are text.
         """
         self._fields = dict(template.fields)
         known = None if tools is None else {tool.name: tool for tool in tools}
@@ -56,6 +60,7 @@ class ChatParser:
             if content is not None and content.open is None:  # what closes it is markup of calls, or the end of the turn
                 del self._fields["content"]
         self._openings = tuple(_openings(self._fields.values()))
+        self._has_form = has_form
         self._drops_rest = content is not None and content.open is not None
         self._deltas: list[Delta] = []
         self.meter = Meter()
@@ -123,6 +128,9 @@ class ChatParser:
                 self._read_to(certain_to)
                 break
             self._read_to(hit.match.start)
+            if self._is_in_form(hit):
+                self._openings = tuple(opening for opening in self._openings if opening[1] == "close")
+                continue
             if hit.match.end == hit.match.start:
                 if self._empty_hit_at == stream.at:  # an empty marker, again: go on after the next character
                     if stream.at == stream.end:
@@ -158,6 +166,10 @@ class ChatParser:
         if best is not None and best.match.start >= certain_to and not final:
             best = None  # what may be a marker begins before it, or there
         return best, certain_to
+
+    def _is_in_form(self, hit: _Hit) -> bool:
+        """Whether a marker that begins something is part of content that has a form."""
+        return self._has_form and hit.side == "open" and self._current is None and self._texts["content"].has_text
 
     def _search(self, role: Role, side: _Side, marker: Marker) -> Search:
         """The search for a marker from the reading position on: that of before unless it found something before it."""
@@ -226,13 +238,17 @@ class ChatParser:
 
 
 class _Text:
-    """The text of all regions of a role, without the white space around it."""
+    """The text of all regions of a role, without the white space around it.
+
+    Attributes:
+        has_text: whether there has been any.
+    """
 
     def __init__(self, field: Field | None, meter: Meter) -> None:
         self._strips = field is None or bool(field.options.get("strip", True))
         self._join = None if field is None else field.join
         self._meter = meter
-        self._has_text = False
+        self.has_text = False
         self._space: list[str] = []  # which may be the end
         self._begins_region = False
 
@@ -240,7 +256,7 @@ class _Text:
         self._meter.examined += len(text)
         space = ""
         if self._strips:
-            if not self._has_text or self._begins_region:
+            if not self.has_text or self._begins_region:
                 text = text.lstrip()
             kept = text.rstrip()
             space, text = text[len(kept) :], kept
@@ -248,9 +264,9 @@ class _Text:
             if self._space:
                 text = "".join((*self._space, text))
                 self._space.clear()
-            if self._begins_region and self._has_text:
+            if self._begins_region and self.has_text:
                 text = f"{self._join}{text}"
-            self._has_text, self._begins_region = True, False
+            self.has_text, self._begins_region = True, False
         if space:
             self._space.append(space)
         return text

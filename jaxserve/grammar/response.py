@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +12,15 @@ from jaxserve.chat_parsing import ResponseTemplate, Tool, load_template, read_to
 from jaxserve.errors import InvalidRequestError
 from jaxserve.grammar.budget import Budget
 from jaxserve.grammar.compile import compile_grammar
+from jaxserve.grammar.forcing import NO_FORCING, may_spell, names_special, patterns_of
 from jaxserve.grammar.schema import prepared
 from jaxserve.grammar.source import (
-    NO_FORCING,
     grammar_source,
     json_options,
     lark_member,
     listed_grammars,
     loaded,
     named_grammar,
-    names_special,
 )
 from jaxserve.grammar.structural_tag import with_options
 from jaxserve.grammar.thinking import ThinkingMarks, ThinkingText
@@ -92,7 +91,7 @@ class _Form:
         member, forces = "", True
         if params.content is not None and not params.required:
             member, forces = named_grammar(params.content, _CONTENT, special)
-        if any(names_special(text, special) for tool in tools for text in _texts(tool.tool.parameters)):
+        if any(_spells_special(tool.tool.parameters, special) for tool in tools):
             forces = False
         lark = self._lark(tools, _CONTENT if member else "") + ("" if forces else NO_FORCING)
         source = listed_grammars(lark_member(lark), member) if member else lark
@@ -164,6 +163,11 @@ def _of_object(schema: Mapping[str, Any], path: str, budget: Budget) -> Mapping[
         raise InvalidRequestError(f"{path} must be the schema of an object: those of calls are one", param=path)
     made: Mapping[str, Any] = prepared(schema, path, budget=budget)
     return {**made, "type": "object"} if made else made
+
+
+def _spells_special(schema: Mapping[str, Any], special_tokens: Iterable[str]) -> bool:
+    named = any(names_special(text, special_tokens) for text in _texts(schema))
+    return named or any(may_spell(pattern, special_tokens) for pattern in patterns_of(schema))
 
 
 def _texts(schema: Any) -> Iterator[str]:

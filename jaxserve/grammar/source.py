@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +12,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from jaxserve.chat_parsing.lark import literal
 from jaxserve.errors import InvalidRequestError
+from jaxserve.grammar.forcing import NO_FORCING, may_force
 from jaxserve.grammar.schema import prepared
 from jaxserve.grammar.shortest import LONGEST, least_repeated
 from jaxserve.grammar.structural_tag import StructuralTag, regex_literal, with_options
@@ -26,8 +27,6 @@ _NO_SPECIAL: Mapping[str, int] = MappingProxyType({})
 _IS_GBNF = re.compile(r"^[ \t]*[\w-]+[ \t]*::=", re.MULTILINE)
 _MAX_RULES = 1000  # of GBNF; converting takes their square
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
-# What a grammar forces is computed at once, and a few characters of one can force any number of others. The last line counts.
-NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
 
 
 def grammar_source(params: StructuredOutputsParams, special_tokens: Mapping[str, int] = _NO_SPECIAL) -> str:
@@ -41,7 +40,7 @@ def grammar_source(params: StructuredOutputsParams, special_tokens: Mapping[str,
     """
     with refused(params.param):
         source = _lark(params, special_tokens)
-    if not _may_force(params, source, special_tokens):
+    if not may_force(params, source, special_tokens):
         return source + NO_FORCING
     # What Lark embeds takes longer to compile.
     return listed_grammars(_member(source)) if _is_schema(source) else source
@@ -54,7 +53,7 @@ def named_grammar(params: StructuredOutputsParams, name: str, special_tokens: Ma
     """
     with refused(params.param):
         source = _lark(params, special_tokens)
-    return _member(source, f'"name": {json.dumps(name)}, '), _may_force(params, source, special_tokens)
+    return _member(source, f'"name": {json.dumps(name)}, '), may_force(params, source, special_tokens)
 
 
 def listed_grammars(*members: str) -> str:
@@ -65,15 +64,6 @@ def listed_grammars(*members: str) -> str:
 def lark_member(source: str) -> str:
     """One of `listed_grammars`, written in Lark."""
     return _member(source)
-
-
-def names_special(text: str, special_tokens: Iterable[str]) -> bool:
-    """Whether text that has these parts may not be forced: it is tokenized, and would be taken for the special tokens in it."""
-    return any(name in text for name in special_tokens)
-
-
-def _may_force(params: StructuredOutputsParams, source: str, special_tokens: Mapping[str, int]) -> bool:
-    return params.grammar is None and not names_special(source, special_tokens)
 
 
 def _member(source: str, head: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -10,11 +11,14 @@ from typing import Any, BinaryIO
 import msgspec
 
 from jaxserve.errors import InvalidRequestError
-from jaxserve.untrusted import check_json
+from jaxserve.untrusted import check_json, decode_json
+
+INVALID_REQUEST = "invalid_request"  # code of errors that concern one line alone
 
 _METHOD = "POST"
 _PIECE = 2**16  # bytes of a line too long that are passed over at once
 _CUSTOM_ID = "custom_id"
+_FIRST_NAME = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*("(?:[^"\\]|\\.)+")')
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +101,52 @@ def parse(raw: RawLine) -> Line | LineError | None:
     if not data.strip():
         return None
     try:
-        value = msgspec.json.decode(data)
-        check_json(value, data)
-    except InvalidRequestError as error:
-        return LineError(raw.number, None, "invalid_json", error.message)
+        value, text = decode_json(data)
     except UnicodeDecodeError:
-        return LineError(raw.number, None, "invalid_json", "the line is not UTF-8")
+        return _not_json(raw.number, "the line is not UTF-8")
     except RecursionError:
-        return LineError(raw.number, None, "invalid_json", "the line is nested too deeply")
+        return _too_deep(raw.number, data)
     except msgspec.DecodeError as error:
-        return LineError(raw.number, None, "invalid_json", f"the line is not JSON: {error}")
+        return _not_json(raw.number, f"the line is not JSON: {error}")
+    try:
+        check_json(value, text)
+    except InvalidRequestError as error:
+        return _out_of_bounds(raw.number, value, error)
+    if isinstance(text, str):
+        return _not_json(raw.number, "the line is not JSON")
     return _request(raw.number, value)
+
+
+def _out_of_bounds(number: int, value: Any, error: InvalidRequestError) -> LineError:
+    """The error of a line with a value that no request may have; of the line's request, if it is one."""
+    line = value if isinstance(value, dict) else {}
+    custom_id, body = line.get(_CUSTOM_ID), line.get("body")
+    try:
+        is_request = isinstance(custom_id, str) and custom_id.encode() != b"" and isinstance(body, dict)
+    except UnicodeEncodeError:
+        is_request = False
+    return LineError(number, custom_id, INVALID_REQUEST, error.message) if is_request else _not_json(number, error.message)
+
+
+def _too_deep(number: int, data: bytes) -> LineError:
+    """The error of a line that no parser reads; of its request, if the name of that comes first, as in most files."""
+    found = _FIRST_NAME.match(data)
+    what = "the line is nested too deeply"
+    if found is None:
+        return _not_json(number, what)
+    try:
+        return LineError(number, msgspec.json.decode(found[1], type=str), INVALID_REQUEST, what)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _not_json(number, what)
+
+
+def _not_json(number: int, what: str) -> LineError:
+    return LineError(number, None, "invalid_json", what)
 
 
 def _request(number: int, value: Any) -> Line | LineError:
     if not isinstance(value, dict):
-        return LineError(number, None, "invalid_json", "the line must hold a JSON object")
+        return _not_json(number, "the line must hold a JSON object")
     custom_id = value.get(_CUSTOM_ID)
     if not isinstance(custom_id, str) or not custom_id:
         what = "is missing" if _CUSTOM_ID not in value else f"must be a string that is not empty, got {_shown(custom_id)}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from jaxserve.jobs.lines import Line, LineError, RawLine, parse, raw_lines
+from jaxserve.jobs.lines import INVALID_REQUEST, Line, LineError, RawLine, parse, raw_lines
 from server.batches.records import Problem
 
 MOST_PROBLEMS = 100  # that a batch tells; what follows is not looked at
@@ -84,6 +84,8 @@ def _check(raws: Iterator[RawLine], rules: InputRules, halted: Callable[[], bool
 
 def _problem(line: Line | LineError, endpoint: str) -> Problem | None:
     if isinstance(line, LineError):
+        if line.code == INVALID_REQUEST:
+            return None  # it fails alone, when the batch runs
         return Problem(_CODES.get(line.code, line.code), line.message, line.number, _FIELDS.get(line.code))
     if line.url != endpoint:
         message = f"url must be {endpoint}, the endpoint of the batch, got {line.url!r}"

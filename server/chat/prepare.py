@@ -36,6 +36,7 @@ class PreparedChat:
         tail: the end of the prompt's text, in which the response may have begun.
         shows_thinking: whether the client gets to see it.
         short_ids: whether the chat template takes ids of calls of nine characters and no others.
+        has_form: whether the form is one of the content, too.
     """
 
     prompt: Prompt
@@ -45,10 +46,13 @@ class PreparedChat:
     tail: str = ""
     shows_thinking: bool = True
     short_ids: bool = False
+    has_form: bool = False
 
     def reader(self, id_prefix: str = "call_") -> ResponseReader:
         """Reads one sequence. Ids of calls that the model does not write itself begin so, where the template takes any."""
-        parser = None if self.template is None else ChatParser(self.template, prompt=self.tail, tools=self.tools)
+        parser: ChatParser | None = None
+        if self.template is not None:
+            parser = ChatParser(self.template, prompt=self.tail, tools=self.tools, has_form=self.has_form)
         return ResponseReader(parser, id_prefix, shows_thinking=self.shows_thinking, short_ids=self.short_ids)
 
 
@@ -81,7 +85,16 @@ async def prepare_chat(client: EngineClient, asked: AskedChat) -> PreparedChat:
                 content=asked.form.params,
             )
     source = client.chat_template or ""
-    return PreparedChat(prompt, form, template, choice.tools, tail, asked.thinking.shown, "length != 9" in source)
+    return PreparedChat(
+        prompt,
+        form,
+        template,
+        choice.tools,
+        tail,
+        asked.thinking.shown,
+        short_ids="length != 9" in source,
+        has_form=asked.form.params is not None,
+    )
 
 
 def _arguments(asked: AskedChat, choice: ToolChoice, *, thinks: bool) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _path(location: Sequence[str | int], body: Any, *, missing: bool) -> str:
         elif isinstance(body, dict) and (step in body or absent):
             path += f".{step}" if path else str(step)
             body = body.get(step)
-    return path
+    return path or next((step for step in location if isinstance(step, str)), "")  # a field that the body has by an older name
 
 
 def explained(path: str) -> str:

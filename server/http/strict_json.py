@@ -14,12 +14,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from jaxserve.errors import InvalidRequestError
-from jaxserve.untrusted import check_json, refused
+from jaxserve.untrusted import refused
+from server.json_values import check_num_values, read_value
 
-# Reading values takes the server's one thread for all: as many as take it a few hundredths of a second. A member of an object
-# takes as long as some values of a list.
-MAX_VALUES = 524_288
-_A_MEMBER = 3
 LARGE = 64 * 1024  # bytes: smaller ones take a few milliseconds at most
 
 
@@ -32,12 +29,7 @@ class StrictJsonRoute(APIRoute):
         async def strict(request: Request) -> Response:
             strictly = _StrictRequest(request.scope, request.receive)
             body = await strictly.body()
-            values = body.count(b",") + _A_MEMBER * body.count(b":")
-            if values > MAX_VALUES:
-                raise InvalidRequestError(
-                    f"the body must hold at most {MAX_VALUES} values, and has {values} by its commas, and colons, which count as "
-                    f"{_A_MEMBER}"
-                )
+            check_num_values(body)
             try:
                 with refused(None):
                     return await handle(strictly)
@@ -57,9 +49,7 @@ class _StrictRequest(Request):
         body = await self.body()
         await self.app.state.large_bodies.turn(len(body))
         try:
-            value = _read(body)
-            check_json(value, body)
-            return value
+            return read_value(body)
         except InvalidRequestError as error:
             self.refusal = error
             raise json.JSONDecodeError(error.message, "", 0) from error
@@ -69,26 +59,6 @@ class _StrictRequest(Request):
             raise json.JSONDecodeError("it is nested too deeply", "", 0) from error
         except msgspec.DecodeError as error:
             raise json.JSONDecodeError(str(error), "", 0) from error
-
-
-def _read(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        _refuse_by_place(body)
-        raise
-
-
-def _refuse_by_place(body: bytes) -> None:
-    """Raise InvalidRequestError for a value that only other parsers read. A long body is not read twice."""
-    if len(body) >= LARGE:
-        return
-    try:
-        text = body.decode()
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    check_json(value, text)
 
 
 class LargeBodies:

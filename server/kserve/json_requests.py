@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import msgspec
 
 from jaxserve.errors import InvalidRequestError
 from jaxserve.proto import kserve_pb2 as pb
-from jaxserve.untrusted import check_json, is_plain
+from server.json_values import check_num_values, read_value
 from server.kserve import pooling
 from server.kserve.requests import INPUTS
 from server.kserve.tensors import texts
@@ -19,6 +20,8 @@ from server.kserve.tensors import texts
 _BINARY_SIZE = "binary_data_size"
 _ALL_BINARY, _BINARY = "binary_data_output", "binary_data"
 _KNOWN = {**pooling.INPUTS, **INPUTS}
+_MAX_AXES = 8  # of a tensor's shape
+_MISSING = re.compile("Object missing required field `(.+)`")
 _MAX_INT, _MIN_INT = 2**63 - 1, -(2**63)
 
 Body = TypeVar("Body")
@@ -45,14 +48,24 @@ class _Infer(msgspec.Struct):
 
 
 def read_json(content: bytes, kind: type[Body]) -> Body:
-    """A body. Raises InvalidRequestError that says where it is not as it must be."""
+    """A body. Raises InvalidRequestError that names the place of what is wrong."""
+    check_num_values(content)
     try:
-        body = msgspec.json.decode(content, type=kind)
-        if not is_plain(content):
-            check_json(msgspec.json.decode(content), content)
-        return body
+        return msgspec.convert(read_value(content), kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"the body is not as it must be: {error}", param=_place(str(error))) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(f"the body is not as it must be: {error}") from error
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
+
+
+def _place(message: str) -> str | None:
+    """The field that an error of msgspec's is about; None if it is the whole body."""
+    what, _, path = message.partition(" - at `$")
+    path = path.partition("[...]")[0].rstrip("`").lstrip(".")  # [...]: some member, whose name it does not say
+    missing = _MISSING.fullmatch(what)
+    if missing is not None:
+        path = f"{path}.{missing[1]}" if path else missing[1]
+    return path or None
 
 
 def infer_request(
@@ -141,6 +154,9 @@ def _contents(tensor: _Input) -> bytes:
     """Raw contents of an input's `data`; nothing for an input that is not known, which is told later."""
     if tensor.name not in _KNOWN:
         return b""
+    if len(tensor.shape) > _MAX_AXES:  # the product of so many sizes takes seconds
+        what = f"{tensor.name}: shape must have at most {_MAX_AXES} axes, got {len(tensor.shape)}"
+        raise InvalidRequestError(what, param=tensor.name)
     elements, count = list(_flat(tensor.data)), math.prod(tensor.shape)
     if len(elements) != count:
         named = "one element" if count == 1 else f"{count} elements, as its shape says,"

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from jaxserve.proto import kserve_pb2 as pb
+from jaxserve.untrusted import refused
 from server.context import RequestContext
 from server.grpc.calls import GrpcCall, conversing, decoded, service, unary
 from server.grpc.health import accepts
@@ -121,18 +122,19 @@ class Kserve:
         """The answers to one request of a stream, of which the last may be its failure."""
         name = ""
         try:
-            request = decoded(pb.ModelInferRequest, payload)
-            name = request.id
-            client = admit(self._client, request.model_name, context)
-            if pools(client, request):
-                vectors = await infer_vectors(client, request, _carrier(call, context), new_id("infer"))
-                yield pb.ModelStreamInferResponse(infer_response=vectors)
-                return
-            inference = inference_of(self._client, request, _carrier(call, context))
-            events = events_of(inference.client, inference.job, context)
-            async with aclosing(answers(inference, events)) as found:
-                async for answer in found:
-                    yield pb.ModelStreamInferResponse(infer_response=answer)
+            with refused(None):
+                request = decoded(pb.ModelInferRequest, payload)
+                name = request.id
+                client = admit(self._client, request.model_name, context)
+                if pools(client, request):
+                    vectors = await infer_vectors(client, request, _carrier(call, context), new_id("infer"))
+                    yield pb.ModelStreamInferResponse(infer_response=vectors)
+                    return
+                inference = inference_of(self._client, request, _carrier(call, context))
+                events = events_of(inference.client, inference.job, context)
+                async with aclosing(answers(inference, events)) as found:
+                    async for answer in found:
+                        yield pb.ModelStreamInferResponse(infer_response=answer)
         except JaxserveError as error:
             yield _failure(name, error)
         except Exception:

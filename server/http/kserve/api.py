@@ -6,16 +6,18 @@ documents, so these routes are not in this server's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 from google.protobuf.message import Message
 
 from jaxserve.errors import InvalidRequestError
 from jaxserve.proto import kserve_pb2 as pb
 from jaxserve.types import RequestOptions
+from jaxserve.untrusted import refused
 from server.http.disconnect import until_gone
 from server.http.error_bodies import body_of
 from server.http.failures import json_response
@@ -30,7 +32,23 @@ from server.kserve.requests import Carrier, Inference, check_version, inference_
 from server.requests import admit, new_id, request_options, served
 from server.streams import run
 
-router = APIRouter(prefix="/v2", include_in_schema=False)
+
+class _ContainedRoute(APIRoute):
+    """A route whose requests cannot fail the server, and whose large bodies are read in turns."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def contained(request: Request) -> Response:
+            if request.method == "POST":
+                await request.app.state.large_bodies.turn(len(await request.body()))
+            with refused(None):
+                return await handle(request)
+
+        return contained
+
+
+router = APIRouter(prefix="/v2", route_class=_ContainedRoute, include_in_schema=False)
 
 JSON_BYTES_HEADER = "Inference-Header-Content-Length"
 

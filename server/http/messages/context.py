@@ -26,6 +26,14 @@ class Amount(BaseModel):
     value: Integer = Field(ge=0, description="Count, in units of `type`.")
 
 
+class AllTurns(BaseModel):
+    """All of them: the same as the word alone."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["all"]
+
+
 class _Edit(BaseModel):
     model_config = ConfigDict(strict=True)
 
@@ -38,10 +46,12 @@ class ClearThinking(_Edit):
     """Leave out the thinking of earlier turns."""
 
     type: Literal["clear_thinking_20251015"]
-    keep: Amount | Literal["all"] | None = Field(None, description="the last turns whose thinking stays, 1 by default, or all")
+    keep: Amount | AllTurns | Literal["all"] | None = Field(
+        None, description="the last turns whose thinking stays, 1 by default, or all"
+    )
 
     def changes(self, turns: Sequence[AnthropicMessage], prompt_tokens: int) -> bool:
-        if self.keep == "all":
+        if self.keep == "all" or isinstance(self.keep, AllTurns):
             return False
         thinking = sum(any(block.type == "thinking" for block in _blocks([turn])) for turn in turns)
         return thinking > (_KEPT_THINKING_TURNS if self.keep is None else self.keep.value)

@@ -351,6 +351,7 @@ def managed(*edits: dict[str, Any]) -> dict[str, Any]:
     [
         managed({"type": CLEAR_THINKING, "keep": "all"}, {"type": CLEAR_USES}, {"type": "compact_20260112"}),
         managed({"type": CLEAR_THINKING}),
+        {**turns("x", THINKING, "y", THINKING, "z"), **managed({"type": CLEAR_THINKING, "keep": {"type": "all"}})},
         {**turns("x", THINKING, "y"), **managed({"type": CLEAR_THINKING})},
         {**turns("x", [USE], [RESULT]), **managed({"type": CLEAR_USES, "trigger": {"type": "input_tokens", "value": 0}})},
         {

@@ -197,9 +197,15 @@ def test_generate_stream_sends_events(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("path", "given", "status", "param", "says"),
     [
-        ("hash/infer", {}, 400, None, "`inputs`"),
+        ("hash/infer", {}, 400, "inputs", "`inputs`"),
         ("hash/infer", {"inputs": []}, 400, "text_input", "is required"),
-        ("hash/infer", {"inputs": [{"name": "text_input", "datatype": 5, "shape": [1]}]}, 400, None, "$.inputs[0].datatype"),
+        (
+            "hash/infer",
+            {"inputs": [{"name": "text_input", "datatype": 5, "shape": [1]}]},
+            400,
+            "inputs[0].datatype",
+            "$.inputs[0].datatype",
+        ),
         ("hash/infer", {"inputs": [tensor("text_input", "a"), tensor("text_input", "b")]}, 400, "text_input", "given once"),
         ("hash/infer", {"inputs": [tensor("nonsense", "a")]}, 400, "inputs", "there is no input 'nonsense'"),
         ("hash/infer", {"inputs": [{**tensor("text_input", "a"), "data": []}]}, 400, "text_input", "one element"),

@@ -22,7 +22,7 @@ from jaxserve.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from jaxserve.proto.vllm_engine_pb2_grpc import VllmEngineStub
 from jaxserve.sampling.params import MAX_LISTED_IDS, MAX_STOP_CHARS
 from server.http.failures import PIECE_BYTES
-from server.http.strict_json import MAX_VALUES
+from server.json_values import MAX_VALUES
 from tests.support.hash_engine import CONTEXT
 from tests.support.hash_server import FRONT_END, HashServer, hash_server
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxserve.chat_parsing.lark import Lark, literal
 from jaxserve.grammar.compile import compile_grammar
 from jaxserve.grammar.source import json_options
-from tests.support.grammars import accepts, matcher, vocabulary
+from tests.support.grammars import END, accepts, allowed, matcher, vocabulary
+
+KEYED = {"type": "object", "minProperties": 1, "additionalProperties": False}
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
     "\x00\x01\x1f\x7f\x80\\\"'/\n\u2028\uffff{<a", max_size=8
@@ -75,3 +79,43 @@ def test_other_strings_have_no_escapes_by_code() -> None:
 def test_literals_of_lark_have_only_characters_that_its_lexer_reads() -> None:
     written = literal("".join(map(chr, range(0x100))))
     assert re.fullmatch(r"[^\x00-\x1f\x7f]*", written)
+
+
+def of_parts(constant: str, pattern: str) -> dict[str, object]:
+    parts = [{"type": "const_string", "value": constant}, {"type": "regex", "pattern": pattern}]
+    return {"type": "structural_tag", "format": {"type": "sequence", "elements": parts}}
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ({"regex": r"a<\|end\|>b"}, "a<|end|>b"),
+        ({"regex": r"a[<]\x7cend\|>b"}, "a<|end|>b"),
+        ({"regex": r"a\x3c\|end\|>b"}, "a<|end|>b"),
+        ({"json": {"type": "string", "pattern": r"^a(<\|)(e)nd\|>b$"}}, '"a<|end|>b"'),
+        (
+            {"json": {"patternProperties": {r"^<\|end\|>$": {"const": 1}}, **KEYED}, "disable_any_whitespace": True},
+            '{"<|end|>":1}',
+        ),
+        ({"structural_tag": of_parts("a<|en", "d[|]>b")}, "a<|end|>b"),
+        ({"choice": ["a<|end|>b"]}, "a<|end|>b"),
+    ],
+)
+def test_text_that_spells_a_special_token_is_written_as_text(form: dict[str, Any], text: str) -> None:
+    """However the form spells it: a mask of one token must not be the special token."""
+    one = matcher(**form).deep_copy()
+    for character in text:
+        (token,) = vocabulary().tokens.tokenize_str(character)
+        assert token in allowed(one)
+        assert END not in allowed(one)
+        assert one.consume_token(token)
+    assert allowed(one) == [END]
+
+
+def test_ordinary_forms_are_forced() -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string", "pattern": "^[a-z]+$"}}, **KEYED, "required": ["name"]}
+    one = matcher(json=schema, disable_any_whitespace=True).deep_copy()
+    assert one.consume_token(vocabulary().tokens.tokenize_str("{")[0])
+    assert vocabulary().tokens.decode_str(one.compute_ff_tokens()) == '"name":"'
+    tagged = matcher(structural_tag=of_parts("<function=f>", "[a-z]+")).deep_copy()
+    assert tagged.compute_ff_tokens()

@@ -15,7 +15,7 @@ from jaxserve.errors import JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from server.http.prompts import prompts_in
 from server.http.protocol import ChatRequest, CompletionRequest
-from server.http.strict_json import MAX_VALUES
+from server.json_values import MAX_VALUES
 from server.requests import engine_prompt
 
 FACTS = Facts(context=512, vocabulary=1024, token_bytes=32)

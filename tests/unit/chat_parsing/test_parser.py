@@ -333,3 +333,22 @@ def test_empty_markers_come_to_an_end() -> None:
     template = load_template({"start_anchor": "A:", "fields": fields})
     message = parse(template, "axxb")
     assert f"{message.content}{message.reasoning or ''}".count("x") + len("ab") == 4
+
+
+@pytest.mark.parametrize("thinking", ["", "<think>so</think>"])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_markers_inside_content_that_has_a_form_are_text(thinking: str, size: int) -> None:
+    content = '{"k": "a<think>b</think><tool_call>{}</tool_call>c"}'
+    text = f"{thinking}{content}"
+    parser = ChatParser(HERMES, tools=TOOL_SET, has_form=True)
+    deltas = [delta for at in range(0, len(text), size) for delta in parser.feed(text[at : at + size])]
+    message = collect([*deltas, *parser.finish()])
+    assert (message.content, message.reasoning or "") == (content, "so" if thinking else "")
+    assert not message.tool_calls
+
+
+def test_a_call_comes_instead_of_content_that_has_a_form() -> None:
+    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "<think>"}}</tool_call>'
+    parser = ChatParser(HERMES, has_form=True)
+    (call,) = collect([*parser.feed(text), *parser.finish()]).tool_calls
+    assert json.loads(call.arguments) == {"city": "<think>"}

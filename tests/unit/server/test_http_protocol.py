@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
 from server.http.failures import from_validation
+from server.http.pooling.protocol import ScoreRequest
 from server.http.protocol import ChatRequest, CompletionRequest
 from server.requests import in_words_of_client, sampling_params, template_arguments
 from tests.support.scripted import ScriptedClient
@@ -21,6 +22,10 @@ def refusal(model: type[BaseModel], body: Any) -> InvalidRequestError:
         model.model_validate(body)
     errors = [{**error, "loc": ("body", *error["loc"])} for error in info.value.errors()]
     return from_validation(errors, body)
+
+
+def test_errors_of_a_field_by_an_older_name_have_a_param() -> None:
+    assert refusal(ScoreRequest, {"text_1": 5, "text_2": ["a"]}).param == "queries"
 
 
 @pytest.mark.parametrize(("model", "body"), [(ChatRequest, CHAT), (CompletionRequest, TEXT)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from jaxserve.errors import InvalidRequestError
 from jaxserve.proto import kserve_pb2 as pb
+from server.kserve.json_requests import infer_request
 from server.kserve.tensors import inputs_of, numbers, one_bool, one_text, texts
 
 
@@ -74,3 +76,39 @@ def test_what_is_written() -> None:
     assert texts(["hé", ""]) == b"\x03\0\0\0h\xc3\xa9\0\0\0\0"
     assert np.array_equal(np.frombuffer(numbers("FP32", [-0.5, 2.0]), "<f4"), [-0.5, 2.0])
     assert np.array_equal(np.frombuffer(numbers("UINT32", [1, 2**32 - 1]), "<u4"), [1, 2**32 - 1])
+
+
+def infer(**changes: Any) -> Any:
+    one = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["x"], **changes}
+    return infer_request("m", "", json.dumps({"inputs": [one]}).encode(), None)
+
+
+@pytest.mark.parametrize("axes", [9, 300, 100_000])
+def test_a_shape_of_many_axes_is_refused_before_its_product_is_computed(axes: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"shape must have at most 8 axes, got {axes}") as refused:
+        infer(shape=[2**62] * axes)
+    assert refused.value.param == "text_input"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"id": 5, "inputs": []}', "id"),
+        (b'{"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1.5]}]}', "inputs[0].shape[0]"),
+        (b'{"inputs": [{"name": "x", "datatype": "BYTES"}]}', "inputs[0].shape"),
+        (b"{}", "inputs"),
+        (b'{"inputs": [], "parameters": {"a": 1e400}}', "parameters.a"),
+        (b'{"inputs": [], "parameters": {"a": "\\ud800"}}', "parameters.a"),
+        (b'{"inputs": [], "parameters": {"a": NaN}}', "parameters.a"),
+        (b"[]", None),
+    ],
+)
+def test_errors_of_a_json_body_name_the_field(body: bytes, param: str | None) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        infer_request("m", "", body, None)
+    assert refused.value.param == param
+
+
+def test_a_json_body_of_too_many_values_is_refused_before_it_is_read() -> None:
+    with pytest.raises(InvalidRequestError, match="at most 524288 values"):
+        infer_request("m", "", b"[" + b"," * 600_000, None)

@@ -1,11 +1,13 @@
 """Input files of batches: good ones are counted, of others every problem is told."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jaxserve.jobs.lines import LineError, parse, raw_lines
 from server.batches.checking import MOST_PROBLEMS, Checked, InputRules, check_input
 
 RULES = InputRules("/v1/completions", max_lines=200, max_line_bytes=1000)
@@ -52,6 +54,28 @@ def test_a_problem_is_told_with_its_line(path: Path, second: bytes, code: str, p
     found = checked(path, line("a"), second, line("c"))
     assert [(one.code, one.line, one.param) for one in found.problems] == [(code, 2, param)]
     assert found.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "value", ["1" + "0" * 400, "1e400", "NaN", '"\\ud800"', '{"\\ud800": 1}', "[" * 300 + "]" * 300], ids=lambda text: text[:8]
+)
+def test_a_value_that_no_request_may_have_fails_its_line_alone(path: Path, value: str) -> None:
+    odd = line("b", body={"x": 5}).replace(b"5", value.encode())
+    assert checked(path, line("a"), odd, line("c")) == Checked(3, ())
+    found = [parse(raw) for raw in raw_lines(io.BytesIO(odd), number=1, offset=0, end=9, size=len(odd), longest=9999)]
+    assert [(one.custom_id, one.code) for one in found if isinstance(one, LineError)] == [("b", "invalid_request")]
+    assert isinstance(found[0], LineError)
+    assert found[0].message.startswith("body.x")
+    (problem,) = checked(path, line("a"), line("\ud800")).problems
+    assert problem.code == "invalid_json_line", "without a name an error could not be told apart"
+
+
+def test_a_line_too_deep_to_be_read_fails_alone(path: Path) -> None:
+    depth = 10_000
+    deep = line("b", body={"x": 5}).replace(b"5", b"[" * depth + b"]" * depth)
+    path.write_bytes(b"\n".join([line("a"), deep, line("c")]))
+    rules = InputRules("/v1/completions", max_lines=9, max_line_bytes=10**6)
+    assert check_input(path, rules, lambda: False) == Checked(3, ())
 
 
 def test_all_problems_are_told_up_to_a_number(path: Path) -> None:
