@@ -14,10 +14,12 @@ from jaxserve.engine.events import Finished
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.remote.codec import encode
 from jaxserve.engine.remote.messages import Add
+from jaxserve.engine.remote.process import EngineProcess
+from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import InternalError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
-from tests.support.hash_engine import remote_engine
+from tests.support.hash_engine import BUILDER, remote_engine
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 LONG, SHORT = [7, 8, 9], [5, 6]
@@ -52,3 +54,17 @@ async def test_a_request_that_cannot_be_sent_fails_alone(side: str, tmp_path: Pa
         stats: Any = front.stats()
         assert (stats.active, stats.rejected, stats.finished) == (0, 1, 1)
         await front.drain(0.0)
+
+
+async def test_an_engine_that_cannot_listen_says_where_and_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tokenizer = str(write_tiny_checkpoint(tmp_path / "tiny"))
+    spec = EngineSpec(
+        address=f"ipc://{tmp_path}/missing/engine", argument={"tokenizer": tokenizer}, builder=BUILDER, log_level="error"
+    )
+    process = await EngineProcess.start(spec)
+    try:
+        with pytest.raises(InternalError, match=r"cannot listen at .*/missing/engine: No such file"):
+            await process.ready(lambda *_: None)
+    finally:
+        await process.kill()
+    assert "Traceback" not in capfd.readouterr().err
