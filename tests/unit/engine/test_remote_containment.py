@@ -12,11 +12,12 @@ import pytest
 
 from jaxserve.engine.events import Finished
 from jaxserve.engine.frontend import Frontend
+from jaxserve.engine.remote.builders import find_builder
 from jaxserve.engine.remote.codec import encode
 from jaxserve.engine.remote.messages import Add
 from jaxserve.engine.remote.process import EngineProcess
 from jaxserve.engine.remote.reports import EngineSpec
-from jaxserve.errors import InternalError
+from jaxserve.errors import ConfigError, InternalError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from tests.support.hash_engine import BUILDER, remote_engine
@@ -68,3 +69,10 @@ async def test_an_engine_that_cannot_listen_says_where_and_why(tmp_path: Path, c
     finally:
         await process.kill()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_value_that_jax_refuses_when_imported_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "builder_with_jax.py").write_text("raise ValueError(\"invalid truth value 'maybe' for environment 'JAX_X'\")")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="jax cannot be imported: invalid truth value 'maybe'"):
+        find_builder("builder_with_jax:build")
