@@ -4,11 +4,16 @@ The names below are loaded when they are first used, so that the scheduler, the 
 jax.
 """
 
-from importlib import import_module
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+# First of all: what is imported below must not be found in the current directory.
+from jaxserve.import_path import leave_current_directory  # isort: skip
 
-from jaxserve.own_packages import install
+leave_current_directory()
+
+from importlib import import_module  # noqa: E402
+from importlib.metadata import version  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+from jaxserve.own_packages import install  # noqa: E402
 
 if TYPE_CHECKING:
     from jaxserve.errors import JaxserveError

@@ -18,6 +18,7 @@ import uvloop
 from rich.console import Console
 
 from jaxserve.answering import CHOSEN, LocalAnswerer, job_model, remote_engine, sequences_in_flight, throughput_config
+from jaxserve.children import stop_signals
 from jaxserve.commands import write_json
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import EngineConfig, setting
@@ -82,8 +83,8 @@ class _Interruption:
     number: int | None = None
 
     def listen(self) -> None:
-        """Take over Ctrl-C and SIGTERM."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        """Take over Ctrl-C, SIGTERM and SIGHUP."""
+        for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
 
     def _interrupt(self, number: int) -> None:
@@ -96,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Work off a file, or what is left of it; the summary goes to stdout, everything else to stderr.
 
     Returns the exit code: 0 if every request was answered, 1 if all is done and some of it is in the error file, 2 if the job
-    cannot begin or go on, which is one line on stderr; 130 and 143 after Ctrl-C and SIGTERM.
+    cannot begin or go on, which is one line on stderr; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP.
     """
     set_up_logging("warning")
     try:

@@ -26,8 +26,15 @@ PR_SET_PDEATHSIG = 1
 _EXIT_ORPHANED = 3
 _STDERR = 2
 
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 LASTED_SECONDS = 60.0  # what ran for so long did not fail at once
 LONGEST_SECONDS = 30.0  # between two starts
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that shut a command down. SIGHUP is one, as a closed terminal sends it, unless it is ignored (`nohup`)."""
+    return [one for one in _STOP_SIGNALS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
 class Backoff:
@@ -104,12 +111,14 @@ async def spawn(
     Raises OSError if there is no process or file descriptor to be had.
     """
     ours, theirs = socket.socketpair()
+    log = _log()
     with theirs:
         try:
             process = await asyncio.create_subprocess_exec(
                 *_command(module, theirs, environment),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=_STDERR,  # ours is for the parent alone
+                stdout=log,  # ours is for the parent alone
+                stderr=log,
                 pass_fds=(theirs.fileno(), *pass_fds),
                 start_new_session=True,  # a terminal's Ctrl-C is for the parent, who tells its children
             )
@@ -126,6 +135,11 @@ async def spawn(
     child = Child(process, reader, writer)
     child.send(first)
     return child
+
+
+def _log() -> int:
+    """Where children log: to stderr, unless it was closed. The descriptor may then be of a file that was opened later."""
+    return subprocess.DEVNULL if sys.__stderr__ is None else _STDERR
 
 
 def _command(module: str, connection: socket.socket, environment: Mapping[str, str] | None) -> Sequence[str]:
@@ -190,12 +204,14 @@ class BlockingChild(Connection):
 
     def __init__(self, module: str, first: bytes, *, environment: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
+        log = _log()
         with theirs:
             try:
                 self.process = subprocess.Popen(
                     _command(module, theirs, environment),
                     stdin=subprocess.DEVNULL,
-                    stdout=_STDERR,
+                    stdout=log,
+                    stderr=log,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )

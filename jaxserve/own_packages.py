@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.abc import MetaPathFinder
@@ -18,15 +17,12 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from jaxserve.standard_streams import guard_streams
+from jaxserve.import_path import PACKAGE, ROOT, is_command
+from jaxserve.standard_streams import fill_descriptors, guard_streams
 
 NAMES = ("pallas_kernels", "server", "sharding")
-PACKAGE = os.path.dirname(os.path.abspath(__file__))
-_INSTALLED = os.path.join(PACKAGE, "packages")  # by a wheel
-ROOT = _INSTALLED if os.path.isdir(_INSTALLED) else os.path.dirname(PACKAGE)
 _FOLDERS = tuple(folder + os.sep for folder in (PACKAGE, *(os.path.join(ROOT, name) for name in NAMES)))
 _PRIVATE = "jaxserve.packages"
-_COMMAND = re.compile(r"(-\w*?m)?jaxserve(\..*)?")
 
 
 class OwnPackages(MetaPathFinder):
@@ -74,14 +70,11 @@ class RedirectedImport:
 
 
 def install() -> None:
-    """Resolve the names for our modules; in a process that `python -m jaxserve...` started, for all modules.
-
-    Such a process also forgets the current directory, which `-m` put on its path.
-    """
+    """Resolve the names for our modules; in a process that `python -m jaxserve...` started, for all modules."""
     if is_command(sys.argv, sys.orig_argv):
-        sys.path[:] = without_current_directory(sys.path, os.getcwd())
         own_process()
     else:
+        fill_descriptors()
         _finder()
 
 
@@ -89,18 +82,6 @@ def own_process() -> None:
     """Prepare a process that runs our code only: its standard streams, and the names for every import."""
     guard_streams()
     _finder().everywhere = True
-
-
-def is_command(argv: Sequence[str], orig_argv: Sequence[str]) -> bool:
-    """Whether the interpreter is about to run a module of ours with -m, which it has not found yet."""
-    return list(argv[:1]) == ["-m"] and _COMMAND.fullmatch(orig_argv[-len(argv)]) is not None
-
-
-def without_current_directory(path: Sequence[str], directory: str) -> list[str]:
-    """An import path without its first entry if that is the current directory and not our own home."""
-    first = path[0] if path else None
-    ours = os.path.realpath(directory) == os.path.realpath(ROOT)
-    return list(path if first not in ("", directory) or ours else path[1:])
 
 
 def foreign_names() -> list[str]:

@@ -20,7 +20,7 @@ from jaxserve.config.start import Start, read_start
 from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
-from jaxserve.standard_streams import after_output
+from jaxserve.standard_streams import after_output, drop_unread_output
 from server.ports import Addresses
 from server.processes.engines import engine_spec, own_engine
 from server.processes.supervisor import Announcer, Supervisor, check_ports
@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _check(start)
             return after_output(0)
         else:
+            drop_unread_output()
             asyncio.run(_run(start, _sayer(log_format)))
     except JaxserveError as error:
         if log_format == "json":

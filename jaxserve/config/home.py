@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
@@ -14,12 +15,26 @@ from jaxserve.errors import ConfigError
 _LOG = logging.getLogger(__name__)
 
 
+def home_directory() -> Path | None:
+    """This user's home directory; None if the user has none, or HOME is empty, relative or no directory that can be reached."""
+    if os.environ.get("HOME") == "":  # Python would take the root directory
+        return None
+    try:
+        home = Path.home()
+        return home if home.is_absolute() and home.is_dir() else None
+    except (RuntimeError, OSError):
+        return None
+
+
 def expand_home(path: str | Path, param: str | None = None) -> Path:
     """A path whose leading `~` is the home directory. Raises ConfigError if there is no home."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(f"{path}: this user has no home directory (set HOME, or give the whole path)", param=param) from error
+    path = Path(path)
+    if path.parts[:1] != ("~",):
+        with contextlib.suppress(RuntimeError):
+            return path.expanduser()  # ~user
+    elif (home := home_directory()) is not None:
+        return home.joinpath(*path.parts[1:])
+    raise ConfigError(f"{path}: this user has no home directory (set HOME, or give the whole path)", param=param)
 
 
 def expand_paths(config: Any, *names: str) -> None:
@@ -35,11 +50,8 @@ def cache_directory() -> Path | None:
 
     None, with a line in the log, if neither can be written to.
     """
-    try:
-        home = Path.home()
-    except RuntimeError:
-        home = None
-    if home is not None and home.is_absolute() and home.is_dir():
+    home = home_directory()
+    if home is not None:
         path = _writable(home / ".cache" / "jaxserve")
         if path is not None:
             return path

@@ -12,8 +12,8 @@ import jax
 from jax.sharding import Mesh
 
 from jaxserve.executor.lowering import Lowering
+from jaxserve.import_path import PACKAGE, ROOT
 from jaxserve.jax_settings import keyed_settings
-from jaxserve.own_packages import PACKAGE, ROOT
 from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
 from pallas_kernels import native
 from pallas_kernels.matmul import Matrix

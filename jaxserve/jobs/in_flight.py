@@ -1,10 +1,12 @@
 """Lines that are being answered, in a file that outlives this process: if an answer ends it, the next run knows where to look.
 
-The file is not synced: it is for processes that end, not for machines that do. Each record is a line of text.
+The file is not synced: it is for processes that end, not for machines that do. Each record is a line of text. A record is dropped
+if the disk is full: the job's other files end the job then.
 """
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 _BEGIN, _END, _DEATHS, _ALONE = "begin", "end", "deaths", "alone"
@@ -26,20 +28,20 @@ class InFlight:
         self._died = False
         self.deaths, self.guilty = _read(path)
         path.write_text(self._summary())
-        self._file = path.open("a", buffering=1)  # a record is with the system before its line is answered
+        self._file = path.open("ab", buffering=0)  # a record is with the system before its line is answered
 
     def begin(self, line: int, *, alone: bool) -> None:
         """A line is about to be answered; `alone` if nothing else is before it ends."""
-        self._file.write(f"{_ALONE if alone else _BEGIN} {line}\n")
+        self._record(_ALONE if alone else _BEGIN, line)
 
     def end(self, line: int) -> None:
         """It is in flight no more."""
-        self._file.write(f"{_END} {line}\n")
+        self._record(_END, line)
 
     def done(self, line: int) -> None:
         """Its answer is on the disk."""
         if self.deaths.pop(line, None) is not None:
-            self._file.write(f"{_DEATHS} {line} 0\n")
+            self._record(_DEATHS, line, 0)
 
     def died(self) -> None:
         """The engine ended with what is in flight."""
@@ -50,10 +52,15 @@ class InFlight:
         self._file.close()
         if self._died:
             return
-        if self.deaths:
-            self._path.write_text(self._summary())
-        else:
-            self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if self.deaths:
+                self._path.write_text(self._summary())
+            else:
+                self._path.unlink(missing_ok=True)
+
+    def _record(self, word: str, *numbers: int) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(" ".join([word, *map(str, numbers)]).encode() + b"\n")
 
     def _summary(self) -> str:
         return "".join(f"{_DEATHS} {line} {count}\n" for line, count in self.deaths.items())

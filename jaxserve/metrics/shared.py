@@ -28,7 +28,6 @@ _LOG = logging.getLogger(__name__)
 
 DEAD = "dead"  # in the place of a process id
 DIED = "process_died"
-_LOCK = "lock"
 _INITIAL_SIZE = 1 << 16  # bytes of a new file
 _ENTRY_SIZE = 4 + 8 + 16  # bytes of an entry besides its key, at most
 
@@ -196,7 +195,10 @@ def is_alive(process_id: int) -> bool:
 
 @contextmanager
 def _locked(directory: Path, how: int) -> Iterator[None]:
-    """Nobody buries while somebody reads, or values would be missing or counted twice."""
-    with (directory / _LOCK).open("w") as lock:
+    """Nobody buries while somebody reads, or values would be missing or counted twice. A full disk has no space for a file."""
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
         fcntl.flock(lock, how)
         yield
+    finally:
+        os.close(lock)

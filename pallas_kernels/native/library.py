@@ -8,6 +8,7 @@ run time. No code of a file for an instruction set runs before that choice: see 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
 from collections.abc import Mapping
@@ -71,13 +72,13 @@ def library_name() -> str:
 
 def folders() -> list[Path]:
     """Where a library may be, in the order in which it is looked for and written."""
-    try:
-        home = Path.home()
-    except RuntimeError:  # a user whom the system does not know
+    home = os.path.expanduser("~")  # "~" for a user whom the system does not know
+    if not os.path.isabs(home):
         return [BUILT]
-    return [BUILT, home / CACHED / platform.machine()]  # machines of several kinds may have one home
+    return [BUILT, Path(home) / CACHED / platform.machine()]  # machines of several kinds may have one home
 
 
 def libraries() -> list[Path]:
     """The files that are there for these sources and this jaxlib."""
-    return [path for folder in folders() if (path := folder / library_name()).is_file()]
+    name = library_name()
+    return [path for folder in folders() if os.path.isfile(path := folder / name)]  # false for a folder that cannot be entered

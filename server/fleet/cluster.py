@@ -21,7 +21,7 @@ from jaxserve.config.fleet import FleetConfig, PoolConfig
 from jaxserve.config.runtime import ray_children
 from jaxserve.engine.remote.curve import CurveKeys
 from jaxserve.errors import ConfigError, EngineDeadError
-from jaxserve.own_packages import ROOT
+from jaxserve.import_path import ROOT
 from server.fleet.autoscaling import autoscaling
 from server.fleet.deployments import (
     NAMESPACE,

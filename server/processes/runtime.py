@@ -52,7 +52,9 @@ class RuntimeDirectory:
         try:
             self.path, self._lock = self._make()
         except OSError as error:
-            raise ConfigError(f"no directory for the server's sockets can be made: {error}") from error
+            raise ConfigError(
+                f"no directory for the server's sockets can be made: {error}; set TMPDIR to a directory with free space"
+            ) from error
 
     @property
     def engine(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from jaxserve.children import stop_signals
 from jaxserve.clock import RealClock
 from jaxserve.config.runtime import METRICS_VARIABLE
 from jaxserve.config.server import ServerConfig
@@ -141,12 +141,12 @@ class Supervisor:
             self._keepers.append(self._batch_worker())
 
     async def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or a call of Admin.Drain, then drain. A second signal aborts what still runs.
+        """Serve until SIGTERM, SIGINT, SIGHUP or a call of Admin.Drain, then drain. A second signal aborts what still runs.
 
         Raises what keeps the server from starting, or EngineDeadError if the engine cannot be kept running.
         """
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        loop, signals = asyncio.get_running_loop(), stop_signals()
+        for number in signals:
             loop.add_signal_handler(number, self._on_signal)
         running = [asyncio.create_task(run) for run in (self._engines.run(), *(keeper.run() for keeper in self._keepers))]
         if self._shares_state:
@@ -163,7 +163,7 @@ class Supervisor:
         finally:
             keeping.cancel()
             await self._end(running)
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in signals:
                 loop.remove_signal_handler(number)
 
     async def _until_told(self, running: list[asyncio.Task[None]]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxserve.own_packages import ROOT, OwnPackages, RedirectedImport, foreign_names, is_command, without_current_directory
+from jaxserve.import_path import ROOT, is_command, without_current_directory
+from jaxserve.own_packages import OwnPackages, RedirectedImport, foreign_names
 
 FOREIGN = {"server.py": "", "sharding.py": "mine = 1", "pallas_kernels/__init__.py": ""}
 
@@ -30,6 +31,14 @@ def test_command_ignores_names_of_current_directory(beside: Path) -> None:
     done = run(beside, "-m", "jaxserve.keys", "--help")
     assert done.returncode == 0, done.stderr
     done = run(beside, "-m", "jaxserve.serve", "--version")
+    assert done.returncode == 0, done.stderr
+
+
+def test_command_ignores_standard_names_of_current_directory(tmp_path: Path) -> None:
+    """Those that an interpreter has not loaded when it begins to run a command."""
+    for name in ("csv", "email", "json", "logging", "random", "re", "tempfile", "textwrap", "typing", "grpc", "numpy", "rich"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the current directory was imported')")
+    done = run(tmp_path, "-m", "jaxserve", "serve", "--version")
     assert done.returncode == 0, done.stderr
 
 

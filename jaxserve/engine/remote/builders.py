@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.link import EngineDescription
+from jaxserve.errors import ConfigError
 
 BuildProgress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -26,7 +27,13 @@ Builder = Callable[[Mapping[str, Any], BuildProgress], ServedEngine]
 
 
 def find_builder(name: str) -> Builder:
-    """The function that "package.module:function" names. It takes the argument, and whom to tell how far it is."""
+    """The function that "package.module:function" names. It takes the argument, and whom to tell how far it is.
+
+    Raises ConfigError if an environment variable of jax, which reads them when it is imported, has a value that it does not know.
+    """
     module, _, function = name.partition(":")
-    builder: Builder = getattr(import_module(module), function)
+    try:
+        builder: Builder = getattr(import_module(module), function)
+    except ValueError as error:
+        raise ConfigError(f"jax cannot be imported: {error}") from error
     return builder

@@ -137,7 +137,11 @@ class EngineServer:
         self._router.set(zmq.LINGER, LINGER_MS)
         if keys is not None:
             lock(self._router, keys)
-        self._router.bind(address)
+        try:
+            self._router.bind(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise InternalError(f"the engine cannot listen at {address}: {zmq.strerror(error.errno or 0)}") from error
         self._front_ends: dict[bytes, _FrontEnd] = {}
         self._owners: dict[str, bytes] = {}  # sequence -> front end
         self._death: BaseException | None = None

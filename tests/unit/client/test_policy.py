@@ -172,4 +172,5 @@ def test_nothing_of_the_engine_is_imported() -> None:
     names = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not {"jax", "jaxlib", "flax", "numpy", "msgspec", "server", "fastapi", "grpc"} & set(names)
     ours = {name for name in names if name.startswith("jaxserve.") and not name.startswith("jaxserve.client")}
-    assert ours == {"jaxserve.own_packages", "jaxserve.standard_streams"}  # of jaxserve itself, from the standard library only
+    # Of jaxserve itself, from the standard library only:
+    assert ours == {"jaxserve.import_path", "jaxserve.own_packages", "jaxserve.standard_streams"}

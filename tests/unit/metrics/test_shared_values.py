@@ -97,7 +97,7 @@ def test_dead_process_keeps_its_file_if_there_is_no_space_to_merge_it(tmp_path: 
     (tmp_path / "gauge_livesum_7.db").write_bytes(bytes(64))
     with pytest.raises(OSError, match="No space left"):
         remove_process(tmp_path, 7)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["counter_7.db", "lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["counter_7.db"]
     assert [sample.value for family in read_shared(tmp_path) for sample in family.samples] == [3.0]
 
 

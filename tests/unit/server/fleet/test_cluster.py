@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jaxserve.own_packages import ROOT
+from jaxserve.import_path import ROOT
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
