@@ -131,6 +131,8 @@ def from_validation(errors: Iterable[Any], body: Any) -> InvalidRequestError:
     named = context.get("param")
     if named is not None:
         path = f"{path}.{named}" if path else named
+    if not path and isinstance(body, dict) and location:
+        path = str(location[-1])  # a field that the body has by an older name
     if not path:
         return InvalidRequestError("the body must be a JSON object, sent as content-type application/json")
     reason = first["msg"].replace("Input should be", "must be").replace("Field required", "is required")
@@ -150,7 +152,7 @@ def _path(location: Sequence[str | int], body: Any, *, missing: bool) -> str:
         elif isinstance(body, dict) and (step in body or absent):
             path += f".{step}" if path else str(step)
             body = body.get(step)
-    return path or next((step for step in location if isinstance(step, str)), "")  # a field that the body has by an older name
+    return path
 
 
 def explained(path: str) -> str:
