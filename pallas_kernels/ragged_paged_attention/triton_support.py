@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import jax.numpy as jnp
@@ -26,7 +26,10 @@ def runs_on(target: Target) -> str | None:
         return f"it needs a GPU of compute capability 8.0 or later, not {target}"
     if find_spec("jax_triton") is None:
         return "jax-triton is not installed"
-    installed = version("triton")  # jax-triton's own requirement, which an environment can break
+    try:
+        installed = version("triton")  # jax-triton's own requirement, which an environment can break
+    except PackageNotFoundError:
+        return "jax-triton needs Triton, which is not installed"
     if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST_TRITON:
         return f"jax-triton needs Triton {OLDEST_TRITON[0]}.{OLDEST_TRITON[1]} or newer, not {installed}"
     return None

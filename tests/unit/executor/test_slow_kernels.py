@@ -58,6 +58,7 @@ def options(dtype: str = "bfloat16", kv_dtype: str | None = None, **others: Any)
 def said(monkeypatch: pytest.MonkeyPatch) -> Any:
     """(config.json, target, options) -> the line, with jax-triton installed."""
     monkeypatch.setattr(triton_support, "find_spec", lambda name: object())
+    monkeypatch.setattr(triton_support, "version", lambda name: "3.7.0")
 
     def say(hf: dict[str, Any], target: Target, given: ExecutorOptions) -> str | None:
         monkeypatch.setattr(module, "Target", type("Fixed", (), {"of": staticmethod(lambda device: target)}))
