@@ -16,9 +16,11 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt
 from tests.golden.adapter_cases import ADAPTER_CASES
 from tests.golden.reading import DATA, read_golden
+from tests.support.tiers import tiered
 
 ADAPTERS = Path(__file__).parent / "adapters"
 BASES = sorted({case.base for case in ADAPTER_CASES})
+CORE = ("llama-biases", "phi3-short", "deepseek-v3-groups", "gpt-oss-window", "qwen3-next-experts")  # each kind of layer
 DEVICES: dict[str, dict[str, Any]] = {
     "llama-biases": {"tensor_parallel_size": 2},
     "mixtral-full": {"tensor_parallel_size": 2},
@@ -55,7 +57,7 @@ def expected(base: str) -> list[tuple[LoRARequest | None, dict[str, Any]]]:
     return [one for turn in itertools.zip_longest(plain, *adapted) for one in turn if one is not None]
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", tiered(BASES, CORE))
 def test_adapters_give_what_peft_computes(base: str) -> None:
     settings = DEVICES.get(base, {})
     llm = LLM(str(DATA / base), enable_lora=True, lora_experts=True, max_lora_rank=8, **settings, **SMALL)
