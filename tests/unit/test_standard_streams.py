@@ -1,19 +1,14 @@
 """Commands whose standard streams are closed, broken, full or read by nobody."""
 
-import fcntl
 import os
-import pty
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from jaxserve import standard_streams
 from jaxserve.children import stop_signals
 from jaxserve.import_path import ROOT
-from jaxserve.standard_streams import LogFile
 
 PROGRAM = """
 import os, socket, sys

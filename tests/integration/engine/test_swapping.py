@@ -16,6 +16,7 @@ from tests.golden.reading import read_golden
 from tests.support import hlo
 from tests.support.engine import run, silent
 from tests.support.families import FAMILIES, SPARSE, write_config
+from tests.support.tiers import tiered
 
 ROWS, PAGE, NUM_PAGES, FEW = 6, 8, 70, 20
 COUNT = 10
@@ -58,9 +59,10 @@ def llama(tmp_path_factory):
 
 
 MODELS = [("llama", 1), ("llama", 4), ("gemma3-local", 2), ("deepseek_v2", 2), ("glm5-shared", 2)]
+CORE = [("llama", 1), ("gemma3-local", 2), ("deepseek_v2", 2)]  # full attention, windows, latents
 
 
-@pytest.mark.parametrize(("model", "devices"), MODELS)
+@pytest.mark.parametrize(("model", "devices"), tiered(MODELS, CORE))
 def test_swapped_recomputed_and_undisturbed_are_the_same(llama, model, devices, tmp_path):
     directory = write_config(tmp_path, model) if model in FAMILIES | SPARSE else read_golden(model).directory
     engine = llama if (model, devices) == ("llama", 1) else built(directory, devices)

@@ -135,6 +135,7 @@ PASSES = 8  # of 3 to 4 bits of the float that is sought
 EXCHANGES = 1 + 2 * (PASSES + 1) + 1
 
 
+@pytest.mark.extended
 @needs_plugin
 def test_no_step_sorts_branches_or_waits_and_truncation_takes_few_passes(checkpoint: str) -> None:
     """With a vocabulary as large as real ones, for which XLA would sort by CUB: deviceless, it refuses to compile that."""
