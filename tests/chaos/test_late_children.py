@@ -15,14 +15,20 @@ PATIENCE = 30.0
 async def test_one_that_does_not_come_up_beside_an_engine_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
     specs = [b"ready", b"", b"", b"ready"]
     gone: list[str] = []
+    started: list[int] = []
+
+    def recipe(number: int) -> Recipe:
+        started.append(number)
+        return Recipe(f"0.{number}", specs[number], (), {})
+
     keeper = Keeper(
         "front end",
         "tests.support.slow_child",
-        lambda number: Recipe(f"0.{number}", specs[number], (), {}),
+        recipe,
         serve=lambda name, request: None,
-        engine_up=lambda: True,
+        engine_up=lambda: not specs[started[-1]],  # those that come up may take as long as they like
         on_gone=lambda name, process_id: gone.append(name),
-        start_seconds=0.0,
+        start_seconds=0.01,
     )
     with caplog.at_level(logging.ERROR, "server.processes.keeper"):
         running = asyncio.create_task(keeper.run())
