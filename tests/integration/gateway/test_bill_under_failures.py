@@ -87,7 +87,7 @@ def test_what_was_delivered_is_billed_whatever_happens(billed: Billed) -> None:
     for name, (got, end) in outcomes.items():
         mine = [event for event in events if event["request_id"] == name]
         told = sum(event["completion_tokens"] for event in mine)
-        assert end in ("done", "left", "draining"), end
+        assert end in ("done", "left", "draining") or (end, got) == ("engine_dead", 0), "some may come while there is no engine"
         if end == "left":
             assert told >= got, "chunks may be on their way to a client that leaves"
         else:
