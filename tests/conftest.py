@@ -41,13 +41,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(config), "costs")
 
 
-EXTENDED_FOLDERS = ("tests/unit/benchmarks/",)
+# Folders and files of the marker: minutes each, beside others in `make test` that cover the same code.
+EXTENDED = (
+    "tests/unit/benchmarks/",
+    "tests/unit/aot/test_kernels.py",
+    "tests/contract/kernels/test_mosaic_gpu_compiled.py",
+    "tests/integration/engine/test_long_context.py",
+    "tests/integration/fleet/test_interop.py",
+    "tests/integration/fleet/test_ray_scaling.py",
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of EXTENDED_FOLDERS. With --fleet, select tests that use `served` and skip those for one server."""
+    """Mark the tests of EXTENDED. With --fleet, select tests that use `served` and skip those for one server."""
     for item in items:
-        if item.nodeid.startswith(EXTENDED_FOLDERS):
+        if item.nodeid.startswith(EXTENDED):
             item.add_marker(pytest.mark.extended)
     if not config.getoption("--fleet"):
         return
