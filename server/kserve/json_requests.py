@@ -48,7 +48,7 @@ class _Infer(msgspec.Struct):
 
 
 def read_json(content: bytes, kind: type[Body]) -> Body:
-    """A body. Raises InvalidRequestError that names the place of what is wrong."""
+    """Decode a body. Raises InvalidRequestError naming the field that is wrong."""
     check_num_values(content)
     try:
         return msgspec.convert(read_value(content), kind)
@@ -154,7 +154,7 @@ def _contents(tensor: _Input) -> bytes:
     """Raw contents of an input's `data`; nothing for an input that is not known, which is told later."""
     if tensor.name not in _KNOWN:
         return b""
-    if len(tensor.shape) > _MAX_AXES:  # the product of so many sizes takes seconds
+    if len(tensor.shape) > _MAX_AXES:  # multiplying thousands of sizes takes seconds
         what = f"{tensor.name}: shape must have at most {_MAX_AXES} axes, got {len(tensor.shape)}"
         raise InvalidRequestError(what, param=tensor.name)
     elements, count = list(_flat(tensor.data)), math.prod(tensor.shape)

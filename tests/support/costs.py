@@ -1,9 +1,8 @@
 """What each test file costs: seconds, and what takes them (programs compiled, engines, processes, browsers, Ray clusters).
 
-A pytest plugin (see `tests/conftest.py`). It ends a run with the time of every folder and the slowest files, and compares each
-folder's counts with the committed limits of `tests/budget.json`: a run of `make test` that exceeds one fails. Who needs more
-changes the file, and a reviewer sees it. `pytest --write-budget` writes what a whole run has counted, with some room for
-compilations, whose number depends on which files shared a process.
+A pytest plugin (see `tests/conftest.py`). It ends a run with the time of every folder and of the slowest files. If there is a
+file `tests/budget.json`, a run of `make test` fails when a folder's count exceeds its limit there. `pytest --write-budget` writes
+that file from a whole run, with some room for compilations, whose number depends on which files share a process.
 """
 
 from __future__ import annotations

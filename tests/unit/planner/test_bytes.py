@@ -55,7 +55,7 @@ def check(hf: dict[str, Any]) -> None:
 
 
 def divisors(hf: dict[str, Any], counts: Sequence[int]) -> list[int]:
-    """The numbers of devices that a model can be divided among."""
+    """Those of the device counts that the model can be divided over."""
 
     def divides(tp: int) -> bool:
         try:

@@ -1,0 +1,28 @@
+"""Limits on what tests cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.costs import Cost, Counters, budget, exceeded
+
+
+def test_a_folder_may_cost_what_was_counted_and_no_more() -> None:
+    counted = {"tests/a": Cost(9.0, compilations=20, engines=2), "tests/b": Cost(1.0)}
+    limits = budget(counted)
+    assert limits == {"tests/a": {"compilations": 23, "engines": 2}, "tests/b": {}}
+    assert not exceeded(counted, limits)
+    more = {"tests/a": Cost(engines=3), "tests/b": Cost(processes=1)}
+    assert exceeded(more, limits) == [
+        "tests/a: 3 engines, and tests/budget.json allows 2",
+        "tests/b: 1 processes, and tests/budget.json allows 0",
+    ]
+
+
+def test_processes_are_counted() -> None:
+    counters = Counters()
+    before = counters.now()
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    found = counters.now().since(before)
+    assert (found.processes, found.browsers, found.clusters) == (1, 0, 0)
