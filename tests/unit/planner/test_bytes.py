@@ -73,7 +73,7 @@ def held_bytes(hf: dict[str, Any], tp: int, **settings: Any) -> DeviceBytes:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_of_every_golden_checkpoint(name: str, subtests: pytest.Subtests) -> None:
+def test_every_golden_checkpoint(name: str, subtests: pytest.Subtests) -> None:
     hf = read_hf_config(DATA / name)
     check(hf)
     for tp in divisors(hf, (2, 4, 8)):
