@@ -26,7 +26,7 @@ from jaxserve.sampling.response import ResponseParams
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 512  # compiled grammars that no request waits for
-MAX_KEPT_BYTES = 64 * 2**20  # of them: ordinary ones take 0.1 to 1 MB
+MAX_KEPT_BYTES = 32 * 2**20  # of them: ordinary ones take 0.1 to 1 MB
 GRACE_SECONDS = 0.5  # that a running job may be abandoned
 MAX_WORKERS = 4
 

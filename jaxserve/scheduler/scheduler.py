@@ -242,6 +242,7 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         """Count a sequence out that holds no pages and does not wait."""
         sequence.status = Status.FINISHED
+        sequence.constraint = None  # the last steps' record keeps the sequence, and its grammar may take megabytes
         del self._sequences[sequence.request.id]
         self._work.leave(sequence.request.tenant)
         self._prefixes.leave(sequence)

@@ -116,6 +116,17 @@ def raising(error: BaseException, *, on: Callable[..., bool], function: Callable
     return wrapped
 
 
+def test_who_keeps_a_sequence_that_ended_keeps_no_grammar() -> None:
+    """The record of the last steps keeps it, and a compiled grammar may take megabytes."""
+    engine = Engine()
+    engine.core.add([engine.request("a", structured_outputs=StructuredOutputsParams(regex="x"))])
+    kept = engine.scheduler.sequences["a"]
+    assert kept.constraint is not None
+    engine.run()
+    assert len(engine.tokens["a"]) == TOKENS
+    assert kept.constraint is None
+
+
 class Faulty(Free):
     """A constraint whose methods raise from its second token on."""
 
