@@ -14,9 +14,10 @@ from jax.sharding import Mesh
 from jaxserve.executor.lowering import Lowering
 from jaxserve.import_path import PACKAGE, ROOT
 from jaxserve.jax_settings import keyed_settings
-from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
+from jaxserve.weights.stored_schemes import ParameterPath, held_schemes
 from pallas_kernels import native
 from pallas_kernels.matmul import Matrix
+from pallas_kernels.quantization import Scheme
 from sharding import EXPERT
 
 PACKAGES = ("jaxserve", "jax", "jaxlib", "flax", "numpy")
@@ -59,13 +60,13 @@ def identity(lowering: Lowering) -> Identity:
     return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | xla).items()}
 
 
-def _held(lowering: Lowering) -> Schemes:
+def _held(lowering: Lowering) -> tuple[tuple[ParameterPath, Scheme], ...]:
     """Parameters that are held as the checkpoint has them: few or none of those that could be, by device."""
     stored = held_schemes(lowering.options.stored, lowering.options.quantization)
     leaves = jax.tree.leaves_with_path(lowering.params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
     named = ((tuple(str(key.key) for key in keys), leaf) for keys, leaf in leaves)
     matrices = ((path, leaf.scheme) for path, leaf in named if isinstance(leaf, Matrix) and path in stored)
-    return tuple((path, scheme) for path, scheme in matrices if scheme in holdable(stored[path]))
+    return tuple((path, scheme) for path, scheme in matrices if scheme in stored[path])
 
 
 def _versions() -> dict[str, object]:

@@ -49,7 +49,7 @@ _TYPES: Mapping[PackFormat, tuple[tuple[str, int], ...]] = MappingProxyType(
 
 
 def compressed_tensors(fields: HfFields) -> CompressedTensors:
-    """See `quantization_from_hf`. How activations are to be rounded is not looked at: they stay in the serving dtype."""
+    """See `quantization_from_hf`. Of activations only whether they are to be rounded is looked at, not how."""
     for name in ("sparsity_config", "transform_config"):
         table = fields.table(name)
         if table and not (name == "sparsity_config" and table.get("format") == "dense"):
@@ -85,7 +85,8 @@ def _group(fields: HfFields, common: object, budget: TimeBudget) -> WeightGroup:
     targets = fields.strings("targets") or ()
     if not targets:
         raise CheckpointError(f"{fields.where} lacks targets")
-    return WeightGroup(targets, _FORMATS[name], bits, _block(weights), _expressions(targets, budget))
+    rounds = bool(fields.table("input_activations"))
+    return WeightGroup(targets, _FORMATS[name], bits, _block(weights), rounds, _expressions(targets, budget))
 
 
 def _expressions(targets: Sequence[str], budget: TimeBudget) -> tuple[FilePattern, ...]:

@@ -75,6 +75,7 @@ class WeightGroup:
         format: how the numbers are stored.
         bits: of a number.
         block: outputs and inputs that share a factor; None for all of them.
+        rounds_activations: whether the checkpoint asks for activations to be rounded, too.
         expressions: the compiled regular expressions among the targets.
     """
 
@@ -82,6 +83,7 @@ class WeightGroup:
     format: PackFormat
     bits: int
     block: tuple[int | None, int | None]
+    rounds_activations: bool = False
     expressions: tuple[FilePattern, ...] = field(default=(), compare=False, repr=False)
 
     def closeness(self, module: str) -> int:

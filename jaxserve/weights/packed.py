@@ -15,7 +15,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
-from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
+from jaxserve.weights.stored_schemes import Schemes, held_schemes
 from pallas_kernels.grouped_matmul import why_not_words as why_no_stack_in_words
 from pallas_kernels.matmul import (
     CodePanels,
@@ -88,7 +88,7 @@ class Packer:
         if stored is None or product is None:
             return None
         shape, inputs = product.one(leaf.shape), product.inputs
-        fitting = (scheme for scheme in holdable(stored) if scheme.fitted(shape, inputs) == scheme)
+        fitting = (scheme for scheme in stored if scheme.fitted(shape, inputs) == scheme)
         return next((scheme for scheme in fitting if self._multiplies(product, leaf, scheme)), None)
 
     def _multiplies(self, product: Product, leaf: Any, scheme: Scheme) -> bool:

@@ -11,6 +11,8 @@ from jaxserve.config.fields import Quantization
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
+from jaxserve.models.quantization_methods import CompressedTensors
+from jaxserve.models.quantization_methods import Quantization as CheckpointQuantization
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import Source, WeightRule
 from jaxserve.weights.bits import bits
@@ -26,8 +28,9 @@ from pallas_kernels.quantization import FP8, W8A8, Float8Weight, FourBit, FP8Blo
 from pallas_kernels.quantization.four_bit import MIDDLE
 
 _NAN = 0x7F  # of E4M3, but for its sign
-Schemes = tuple[tuple[tuple[str, ...], Scheme], ...]
-"""By path of the parameter."""
+ParameterPath = tuple[str, ...]
+Schemes = tuple[tuple[ParameterPath, tuple[Scheme, ...]], ...]
+"""By path of a parameter: what it may be held in. Where there is no product for one scheme, the next is asked for."""
 
 
 def stored_schemes(directory: Path, config: DecoderConfig, load_format: LoadFormat) -> Schemes:
@@ -41,40 +44,46 @@ def stored_schemes(directory: Path, config: DecoderConfig, load_format: LoadForm
     with open_checkpoint(directory, load_format) as opened, naming_files(opened):
         checkpoint = with_own_experts(opened, weight_rules(config))
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, quantization, "float32")
-    found = ((rule.path, _scheme(rule, layout)) for rule in weight_rules(config))
-    return tuple((path, scheme) for path, scheme in found if scheme is not None)
+    found = ((rule.path, _schemes(rule, layout, quantization)) for rule in weight_rules(config))
+    return tuple((path, schemes) for path, schemes in found if schemes)
 
 
-def _scheme(rule: WeightRule, layout: Layout) -> Scheme | None:
-    """The one that all of a parameter's tensors have."""
-    schemes = {_source_scheme(source, layout) for source in rule.sources}
-    return schemes.pop() if len(schemes) == 1 else None
+def _schemes(rule: WeightRule, layout: Layout, quantization: CheckpointQuantization) -> tuple[Scheme, ...]:
+    """Those that all of a parameter's tensors have."""
+    each = {_source_schemes(source, layout, quantization) for source in rule.sources}
+    return each.pop() if len(each) == 1 else ()
 
 
-def _source_scheme(source: Source, layout: Layout) -> Scheme | None:
+def _source_schemes(source: Source, layout: Layout, quantization: CheckpointQuantization) -> tuple[Scheme, ...]:
     tensor = layout.quantized.get(source.name)
-    if not isinstance(tensor, CodedTensor) or source.transposed != isinstance(tensor, MXFP4Stack):
-        return None
-    return tensor.scheme
-
-
-def holdable(scheme: Scheme) -> tuple[Scheme, ...]:
-    """The schemes that stored numbers may be held in: where there is no product for one, the next is asked for."""
+    if not isinstance(tensor, CodedTensor) or source.transposed != isinstance(tensor, MXFP4Stack) or tensor.scheme is None:
+        return ()
+    scheme = tensor.scheme
     if not isinstance(scheme, Float8Weight):
         return (scheme,)
-    return (scheme, FP8() if scheme.group is None else FP8Blocks(scheme.group))
+    if scheme.group is not None:
+        return (scheme, FP8Blocks(scheme.group))
+    return (scheme, FP8()) if _rounds_activations(quantization, source.name) else (scheme,)
 
 
-def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[tuple[str, ...], Scheme]:
+def _rounds_activations(quantization: CheckpointQuantization, name: str) -> bool:
+    """Whether FP8, which rounds activations, serves a tensor as its checkpoint means it."""
+    if not isinstance(quantization, CompressedTensors):  # all others that store FP8 with a factor an output are made for it
+        return True
+    group = quantization.group_of(name.removesuffix(".weight"))
+    return group is not None and group.rounds_activations
+
+
+def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[ParameterPath, tuple[Scheme, ...]]:
     """Of those that a checkpoint has, what may be held where matrices are to be rounded to `quantization`.
 
     Without rounding, all; int8 serves w8a8, whose weights are the same; fp8 with a scale an output is kept. Anything else is
     rounded once more.
     """
     if quantization == FP8.name:
-        return {path: FP8() for path, scheme in stored if FP8() in holdable(scheme)}
+        return {path: (FP8(),) for path, (scheme, *_) in stored if scheme == Float8Weight()}
     if quantization == W8A8.name:
-        return {path: W8A8() for path, scheme in stored if isinstance(scheme, Int8)}
+        return {path: (W8A8(),) for path, (scheme, *_) in stored if isinstance(scheme, Int8)}
     return dict(stored) if quantization == "none" else {}
 
 

@@ -140,7 +140,7 @@ def test_several_gpus_sum_once_with_a_shared_expert_that_only_kernels_read():
     mesh = make_mesh(2, Target.parse("h100:2").devices())
     shared = ("layers", "0", "mlp", "shared")
     sums = []
-    for stored in ((), tuple(((*shared, name), Float8Weight(128)) for name in ("gate_up", "down"))):
+    for stored in ((), tuple(((*shared, name), (Float8Weight(128),)) for name in ("gate_up", "down"))):
         params = Packer(config, mesh, "none", stored).shapes(placed_params(config, mesh, "bfloat16"))
         held = params["layers"]["0"]["mlp"]["shared"]["down"]
         assert (isinstance(held, Matrix) and isinstance(held.layout, Words)) == bool(stored)

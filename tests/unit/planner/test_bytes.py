@@ -173,7 +173,7 @@ def test_what_is_loaded_of_a_checkpoint_in_fp8() -> None:
     """As planned, with the checkpoint's own numbers on two devices."""
     hf = read_hf_config(DATA / "mistral-fp8-channels")
     decoder, mesh = decoder_config(hf), make_mesh(2)
-    packer = Packer(decoder, mesh, "none", stored_schemes(DATA / "mistral-fp8-channels", decoder, "auto"))
+    packer = Packer(decoder, mesh, "fp8", stored_schemes(DATA / "mistral-fp8-channels", decoder, "auto"))
     params = load_params(DATA / "mistral-fp8-channels", decoder, mesh, "bfloat16", packer=packer)
     assert device_bytes(params) == layout(hf, 2, "fp8").weight_bytes_device
 

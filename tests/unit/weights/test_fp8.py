@@ -1,6 +1,7 @@
 """Matrices in FP8 on several devices: rounded while they are loaded, or held as a checkpoint has them; where they are refused."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,17 @@ from tests.support.schemes import RoundedRows
 
 CHANNELS, UNTIED, EXPERTS, BLOCKS = "mistral-fp8-channels", "llama-biases", "qwen2-moe-shared", "qwen3-fp8"
 PROJECTIONS = {"qkv", "out", "gate_up", "down"}
+
+
+@pytest.fixture(scope="module")
+def rounding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint in FP8, with a configuration that asks for activations to be rounded, too."""
+    directory = tmp_path_factory.mktemp("rounding") / CHANNELS
+    shutil.copytree(DATA / CHANNELS, directory)
+    hf = read_hf_config(directory)
+    hf["quantization_config"]["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8, "type": "float", "dynamic": True}
+    (directory / "config.json").write_text(json.dumps(hf))
+    return directory
 
 
 def tensors_of(directory: Path) -> dict[str, np.ndarray]:
@@ -97,9 +109,9 @@ def with_rounded_rows(directory: Path, params: Params) -> Params:
     ("name", "quantization", "devices", "expert"),
     [(CHANNELS, "none", 2, 1), (CHANNELS, "fp8", 2, 1), (UNTIED, "fp8", 2, 1), (EXPERTS, "fp8", 2, 2), (BLOCKS, "fp8", 2, 1)],
 )
-def test_logits_are_those_of_rounded_rows_and_the_same_numbers(name, quantization, devices, expert):
+def test_logits_are_those_of_rounded_rows_and_the_same_numbers(rounding, name, quantization, devices, expert):
     """A checkpoint's own numbers where it has them; near what transformers computes without rounding rows."""
-    golden, directory = read_golden(name), DATA / name
+    golden, directory = read_golden(name), rounding if name == CHANNELS else DATA / name
     params = loaded(directory, devices, quantization, expert=expert)
     assert {path.rpartition(".")[2] for path in matrices(params)} == PROJECTIONS
     tokens = golden.prompts[golden.full_prompt]
@@ -111,8 +123,8 @@ def test_logits_are_those_of_rounded_rows_and_the_same_numbers(name, quantizatio
 
 
 @pytest.mark.parametrize("quantization", ["none", "fp8"])
-def test_a_checkpoints_numbers_are_its_own_a_byte_each(quantization):
-    directory, sums = DATA / CHANNELS, BlockSums()
+def test_a_checkpoints_numbers_are_its_own_a_byte_each(rounding, quantization):
+    directory, sums = rounding, BlockSums()
     params = loaded(directory, quantization=quantization, sums=sums)
     assert found_by_guard(params, sums) is None
     plain_params = load_params(directory, decoder_config(read_hf_config(directory)), make_mesh(2), "float32")
@@ -131,6 +143,16 @@ def test_a_checkpoints_numbers_are_its_own_a_byte_each(quantization):
     stored = sum(matrix.values.size // 2 for matrix in held.values())
     scales = sum(np.prod(matrix.scales.sharding.shard_shape(matrix.scales.shape)) for matrix in held.values())
     assert device_bytes(params) == device_bytes(plain_params) - 3 * stored + 4 * scales
+
+
+def test_activations_are_rounded_only_where_the_checkpoint_or_the_user_asks():
+    """Elsewhere the logits are those of transformers, which rounds none."""
+    golden, directory = read_golden(CHANNELS), DATA / CHANNELS
+    params = loaded(directory)
+    assert not any(map(is_matrix, jax.tree.leaves(params, is_leaf=is_matrix)))
+    tokens = golden.prompts[golden.full_prompt]
+    np.testing.assert_allclose(logits(directory, params, tokens), golden.full, rtol=0, atol=1e-3)
+    assert matrices(loaded(directory, quantization="fp8"))
 
 
 @pytest.mark.parametrize("name", [BLOCKS, "deepseek-v3-fp8"])
@@ -208,17 +230,17 @@ def test_numbers_that_are_none_are_named(tmp_path):
         (1, "bfloat16", r"GPUs of compute capability 8\.9 or later, or several devices"),
     ],
 )
-def test_what_cannot_be_is_refused(devices, dtype, reason):
+def test_what_cannot_be_is_refused(rounding, devices, dtype, reason):
     """On one CPU device, too: there a checkpoint is dequantized, as in float16."""
     config, mesh = decoder_config(read_hf_config(DATA / UNTIED)), make_mesh(devices)
     with pytest.raises(ConfigError, match=f"^quantization 'fp8' needs {reason}$") as caught:
         Packer(config, mesh, "fp8").shapes(placed_params(config, mesh, dtype))
     assert caught.value.param == "quantization"
-    assert matrices(loaded(DATA / CHANNELS, devices, dtype=dtype)) == {}
+    assert matrices(loaded(rounding, devices, dtype=dtype)) == {}
 
 
-def test_gpus_that_do_not_multiply_fp8_dequantize_and_refuse():
-    packer = packer_of(DATA / CHANNELS)
+def test_gpus_that_do_not_multiply_fp8_dequantize_and_refuse(rounding):
+    packer = packer_of(rounding)
     leaf = jax.ShapeDtypeStruct((32, 2, 64), jnp.bfloat16, sharding=NamedSharding(make_mesh(2), PartitionSpec()))
     assert packer.holds_stored(("layers", "0", "attention", "qkv"), leaf)
     packer._target = Target("gpu", (8, 0))
