@@ -160,6 +160,18 @@ def _engine(result: Figure) -> Iterator[str]:
                 yield LINES[figure["what"]](figure)
     for figure in derive.figures(result, "saved"):
         yield _saved(figure)
+    for figure in derive.figures(result, "server"):
+        if figure["what"] == "streams":
+            yield _streams(figure)
+
+
+def _streams(figure: Figure) -> str:
+    first, each = (figure[name] for name in ("first_token_seconds", "seconds_per_token"))
+    return (
+        f"Behind HTTP, {figure['clients']} clients of {figure['context']} and {figure['output']} tokens: "
+        f"{figure['tokens_per_second']:,.0f} tokens/s; first token {first['p50'] * 1e3:.0f} ms (p99 {first['p99'] * 1e3:.0f}), "
+        f"then {each['p50'] * 1e3:.2f} ms a token (p99 {each['p99'] * 1e3:.2f})."
+    )
 
 
 def _start(figure: Figure) -> str:

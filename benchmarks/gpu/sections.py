@@ -61,6 +61,7 @@ SECTIONS: Mapping[str, Entry] = MappingProxyType(
         "families": _more("families", 190, "golden checkpoints of every family against transformers' tokens", "tasks"),
         "more_autotune": _more("autotune", 120, "what measuring kernels costs and gains, on the whole model"),
         "more_engine": _more("serving", 160, "the same with fewer and with more rows"),
+        "server": _more("server", 150, "the same model behind HTTP, with clients that stream", "tasks"),
         "more_decode": _more("decode", 90, "decode attention by rows and context"),
         "more_shapes": _more("shapes", 50, "decode attention with pages of 64, and with drafts"),
         "more_prefill": _more("prefill", 60, "prefill attention of other lengths"),
