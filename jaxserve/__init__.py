@@ -10,10 +10,10 @@ from jaxserve.import_path import leave_current_directory  # isort: skip
 leave_current_directory()
 
 from importlib import import_module  # noqa: E402
-from importlib.metadata import version  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from jaxserve.own_packages import install  # noqa: E402
+from jaxserve.versions import version_of  # noqa: E402
 
 if TYPE_CHECKING:
     from jaxserve.errors import JaxserveError
@@ -63,8 +63,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":  # asked for only now: a checkout that is not installed has none
-        return version("jaxserve")
+    if name == "__version__":
+        return version_of("jaxserve")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

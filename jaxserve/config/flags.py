@@ -8,10 +8,10 @@ import difflib
 import re
 import types
 from collections.abc import Collection, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from jaxserve.errors import ConfigError
+from jaxserve.versions import version_of
 
 Config = TypeVar("Config")
 
@@ -34,7 +34,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def version_line() -> str:
-    return f"jaxserve {version('jaxserve')}"
+    return f"jaxserve {version_of('jaxserve')}"
 
 
 class _Once(argparse.Action):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from jaxserve.engine.build import EngineReport
 from jaxserve.engine.phases import StartTimes
+from jaxserve.versions import version_of
 
 
 def banner(report: EngineReport) -> str:
@@ -19,7 +18,7 @@ def banner(report: EngineReport) -> str:
         workspace += f", adapters {_size(memory.adapters)}"
     return "\n".join(
         (
-            f"jaxserve {version('jaxserve')}",
+            f"jaxserve {version_of('jaxserve')}",
             f"  model    {model.name}: {model.architecture}, {model.parameters / 1e6:,.1f}M parameters in {model.dtype}",
             f"  context  {model.max_model_len:,} tokens a request, {cache}",
             f"  mesh     {report.mesh}",

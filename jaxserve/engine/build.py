@@ -6,7 +6,6 @@ import logging
 import time
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +69,7 @@ from jaxserve.speculation.make import make_speculation
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ServiceClass
+from jaxserve.versions import version_of
 from jaxserve.weights.fingerprint import model_fingerprint
 from jaxserve.weights.jobs import collect
 from jaxserve.weights.live.incoming import LiveModel
@@ -426,7 +426,7 @@ def crash_dumper(config: EngineConfig, model: str, fingerprint: str, limits: Cap
         return None
     parts = [getattr(config, item.name) for item in fields(config)]
     header = RecordHeader(
-        jaxserve=version("jaxserve"),
+        jaxserve=version_of("jaxserve"),
         jax=jax.__version__,
         model=model,
         fingerprint=fingerprint,

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
+from jaxserve.versions import version_of
 from jaxserve.weights.fingerprint import model_fingerprint
 
 _HARNESS_SEEDS = (0, 1234)  # of Python's and numpy's generators, which some tasks use: lm-eval's own
@@ -65,7 +65,7 @@ def run(tasks: Tasks, config: EvalConfig, settings: Mapping[str, Any], progress:
         "format": FORMAT,
         "model": _model(llm, settings),
         "started": started.isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in _PACKAGES},
         "settings": asdict(config) | {"apply_chat_template": templated, "engine": dict(settings)},
         "seconds": seconds,
         "tokens": _tokens(model, seconds["evaluate"]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import jax
@@ -14,6 +13,7 @@ from jax.sharding import Mesh
 from jaxserve.executor.lowering import Lowering
 from jaxserve.import_path import PACKAGE, ROOT
 from jaxserve.jax_settings import keyed_settings
+from jaxserve.versions import version_of
 from jaxserve.weights.stored_schemes import ParameterPath, held_schemes
 from pallas_kernels import native
 from pallas_kernels.matmul import Matrix
@@ -74,14 +74,7 @@ def _versions() -> dict[str, object]:
     digest = hashlib.blake2b(digest_size=8)
     for name in TRACED:
         _add_code(digest, Path(PACKAGE) if name == "jaxserve" else Path(ROOT, name), name)
-    return {"code": digest.hexdigest(), **{name: _version(name) for name in (*PACKAGES, *CUDA_PACKAGES)}}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
+    return {"code": digest.hexdigest(), **{name: version_of(name) for name in (*PACKAGES, *CUDA_PACKAGES)}}
 
 
 def _add_code(digest: hashlib.blake2b, folder: Path, place: str) -> None:

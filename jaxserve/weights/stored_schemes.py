@@ -11,7 +11,7 @@ from jaxserve.config.fields import Quantization
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
-from jaxserve.models.quantization_methods import CompressedTensors
+from jaxserve.models.quantization_methods import CompressedTensors, ModelOpt, ScaledFP8
 from jaxserve.models.quantization_methods import Quantization as CheckpointQuantization
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import Source, WeightRule
@@ -68,10 +68,10 @@ def _source_schemes(source: Source, layout: Layout, quantization: CheckpointQuan
 
 def _rounds_activations(quantization: CheckpointQuantization, name: str) -> bool:
     """Whether FP8, which rounds activations, serves a tensor as its checkpoint means it."""
-    if not isinstance(quantization, CompressedTensors):  # all others that store FP8 with a factor an output are made for it
-        return True
-    group = quantization.group_of(name.removesuffix(".weight"))
-    return group is not None and group.rounds_activations
+    if isinstance(quantization, CompressedTensors):
+        group = quantization.group_of(name.removesuffix(".weight"))
+        return group is not None and group.rounds_activations
+    return isinstance(quantization, ScaledFP8 | ModelOpt)
 
 
 def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[ParameterPath, tuple[Scheme, ...]]:

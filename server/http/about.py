@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from fastapi import APIRouter, Request
 
 from jaxserve.adapters.store import AdapterInfo
 from jaxserve.engine.calls import FindAdapter, ListAdapters
 from jaxserve.engine.client import EngineClient, ModelInfo
+from jaxserve.versions import version_of
 from server.adapters import AdapterClient
 from server.context import RequestContext
 from server.http import examples
@@ -70,7 +69,7 @@ async def ping() -> HealthReply:
 @router.get("/version", responses=answer(VersionReply, {"version": "0.1.0"}), tags=["operation"])
 async def server_version() -> VersionReply:
     """Tell the server's version."""
-    return {"version": version("jaxserve")}
+    return {"version": version_of("jaxserve")}
 
 
 def _reply(info: ModelInfo, name: str) -> ModelReply:

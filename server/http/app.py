@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from fastapi import FastAPI
 
 from jaxserve.clock import RealClock
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
+from jaxserve.versions import version_of
 from server.feed.hub import EngineFeeds
 from server.gateway.gateway import Gateway
 from server.http import (
@@ -58,7 +57,7 @@ def create_app(
 
     `feeds` tell those who watch the engine; whoever runs the application closes them.
     """
-    app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False, openapi_url=None)
+    app = FastAPI(title="jaxserve", version=version_of("jaxserve"), redirect_slashes=False, openapi_url=None)
     app.state.client = client
     app.state.large_bodies = LargeBodies()
     app.state.sse_keepalive = config.sse_keepalive

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from jaxserve.engine.client import EngineClient, ModelInfo
+from jaxserve.versions import version_of
 from server.http.docs_page import STYLE
 from server.models import clients_of
 
@@ -42,6 +42,6 @@ def page(models: Sequence[ModelInfo]) -> str:
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>jaxserve: {escape(models[0].name)}</title>'
         f"<style>{STYLE}</style><h1>jaxserve</h1>"
-        f"<p>Version {escape(version('jaxserve'))} serves {served}.</p>"
+        f"<p>Version {escape(version_of('jaxserve'))} serves {served}.</p>"
         f"<p>SDKs of OpenAI take this address with <code>/v1</code>, those of Anthropic as it is.</p><table>{rows}</table></html>"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +14,7 @@ from jaxserve.errors import ErrorCode
 from jaxserve.metrics.chrome_trace import chrome_trace
 from jaxserve.metrics.exposition import CONTENT_TYPE
 from jaxserve.metrics.timeline import TimelineWindow
+from jaxserve.versions import version_of
 from server.http import examples
 from server.http.headers import context_of
 from server.http.openapi import ASKING, answer, failures
@@ -43,7 +43,7 @@ async def server_info(request: Request) -> ServerInfoReply:
     client: EngineClient = request.app.state.client
     model = served(client, None, context_of(request)).model
     return {
-        "version": version("jaxserve"),
+        "version": version_of("jaxserve"),
         "served_model_name": model.name,
         "served_model_names": [name for one in clients_of(client) for name in one.model.names],
         "architecture": model.architecture,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import NamedTuple
 
 from jaxserve.engine.client import EngineClient
@@ -12,6 +11,7 @@ from jaxserve.metrics import catalogue
 from jaxserve.metrics.catalogue import Metric
 from jaxserve.proto import kserve_pb2 as pb
 from jaxserve.terminal.metrics_page import Page
+from jaxserve.versions import version_of
 from server.context import RequestContext
 from server.kserve import pooling
 from server.kserve.requests import INPUTS, OUTPUTS, REQUIRED, VERSION, check_version
@@ -49,7 +49,7 @@ def _tensors(client: EngineClient) -> _Tensors:
 
 
 def server_metadata() -> pb.ServerMetadataResponse:
-    return pb.ServerMetadataResponse(name="jaxserve", version=version("jaxserve"), extensions=EXTENSIONS)
+    return pb.ServerMetadataResponse(name="jaxserve", version=version_of("jaxserve"), extensions=EXTENSIONS)
 
 
 def model_metadata(client: EngineClient, name: str, model_version: str, context: RequestContext) -> pb.ModelMetadataResponse:

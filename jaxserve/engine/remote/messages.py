@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 
 import msgspec
 
@@ -15,11 +14,12 @@ from jaxserve.engine.loop import Refusal
 from jaxserve.engine.remote.codec import decoder, encode
 from jaxserve.errors import JaxserveError
 from jaxserve.scheduler.request import EngineRequest, Sibling, Update
+from jaxserve.versions import version_of
 
 
 def protocol() -> str:
     """What both sides must have in common: the release, for nothing here is kept stable between releases."""
-    return f"jaxserve {version('jaxserve')}"
+    return f"jaxserve {version_of('jaxserve')}"
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag_field="kind"):

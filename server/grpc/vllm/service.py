@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -18,6 +17,7 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from jaxserve.proto import smg_common_pb2 as common
 from jaxserve.proto import vllm_engine_pb2 as pb
+from jaxserve.versions import version_of
 from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.health import accepts
 from server.grpc.jobs import events_of
@@ -102,7 +102,7 @@ class VllmEngine:
             cache_hit_rate=stats.prefix_hit_tokens / stats.prefix_queried_tokens if stats.prefix_queried_tokens else 0.0,
         )
         now = datetime.now(UTC).isoformat()
-        return pb.GetLoadsResponse(timestamp=now, version=version("jaxserve"), dp_rank_count=1, loads=[load])
+        return pb.GetLoadsResponse(timestamp=now, version=version_of("jaxserve"), dp_rank_count=1, loads=[load])
 
     async def get_tokenizer(
         self, request: common.GetTokenizerRequest, call: GrpcCall

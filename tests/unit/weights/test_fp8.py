@@ -155,9 +155,12 @@ def test_activations_are_rounded_only_where_the_checkpoint_or_the_user_asks():
     assert matrices(loaded(directory, quantization="fp8"))
 
 
-@pytest.mark.parametrize("name", [BLOCKS, "deepseek-v3-fp8"])
+@pytest.mark.parametrize("name", [BLOCKS, "deepseek-v3-fp8", "deepseek-v32-fp8"])
 def test_blocks_are_held_a_byte_a_number_too(name):
-    """With the factor of its block for each output; activations are not rounded, so that logits are transformers' own."""
+    """With the factor of its block for each output; activations are not rounded, so that logits are transformers' own.
+
+    Also beside a matrix that is one block in the direction of its inputs (of the last one's shared experts).
+    """
     golden, directory, sums = read_golden(name), DATA / name, BlockSums()
     params = loaded(directory, sums=sums)
     assert found_by_guard(params, sums) is None
