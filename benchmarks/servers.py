@@ -63,7 +63,8 @@ def _running(
 ) -> Iterator[Started]:
     command = [sys.executable, "-m", module, *arguments]
     with tempfile.TemporaryFile() as errors:
-        env = {**os.environ, "PYTHONPATH": str(checkout), **(variables or {})}
+        path = os.pathsep.join(filter(None, (str(checkout), os.environ.get("PYTHONPATH"))))
+        env = {**os.environ, "PYTHONPATH": path, **(variables or {})}
         popen = subprocess.Popen(command, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=errors)
         assert popen.stdout is not None
         try:

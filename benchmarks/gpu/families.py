@@ -20,7 +20,7 @@ from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.tasks import Figure, Task
 
 CHECKPOINTS = Path(__file__).parents[2] / "tests" / "golden" / "data"
-PROCESSES = 10
+PROCESSES = 16
 SECONDS = 180.0  # of all processes
 OUTPUT = 800  # characters of a process that failed
 
@@ -80,7 +80,7 @@ def check(name: str) -> Figure:
         num_pages=513,
         max_model_len=256,
         gpu_memory_fraction=0.05,
-        before_ready="first",
+        before_ready="fewest",
     )
     ready = time.perf_counter()
     params = SamplingParams(temperature=0.0, max_tokens=len(golden["greedy"][0]), ignore_eos=True)
