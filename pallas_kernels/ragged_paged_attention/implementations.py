@@ -107,7 +107,7 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         "xla",
         xla.ragged_paged_attention,
         limits="everything",
-        checked="every case, on CPUs; not yet run on a GPU",
+        checked="every case, on CPUs; golden checkpoints on an H200, in float32",
         supports=_reading(("window", "soft_cap", "value_dim")),
     ),
     _interpreted,
