@@ -1,8 +1,9 @@
-"""What each test file costs: seconds, and what takes them (programs compiled, engines, processes, browsers, Ray clusters).
+"""Count what tests cost: seconds, compiled programs, engines, processes, browsers and Ray clusters.
 
-A pytest plugin (see `tests/conftest.py`). It ends a run with the time of every folder and of the slowest files. If there is a
-file `tests/budget.json`, a run of `make test` fails when a folder's count exceeds its limit there. `pytest --write-budget` writes
-that file from a whole run, with some room for compilations, whose number depends on which files share a process.
+A pytest plugin (see `tests/conftest.py`). It ends a run with the time of every folder and of the slowest files. A run of
+`make test` fails if a folder's count exceeds its limit in `tests/budget.json`. `pytest --write-budget` writes that file from a
+whole run, with some room for compilations, whose number depends on which files share a process. A test in `tests/unit` that
+compiles a program or starts a process fails.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, fields
 from functools import wraps
@@ -26,6 +28,7 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"  # a program was compil
 _ENGINE = ("jaxserve.executor.local", "LocalExecutor")
 _BROWSERS = ("chrom",)
 _ROOM = 1.15  # of compilations
+_UNIT = "tests/unit/"
 
 
 @dataclass
@@ -55,6 +58,8 @@ class Counters:
     def __init__(self) -> None:
         self._cost = Cost()
         self._hooked: set[str] = set()
+        self.by_this_thread: Counter[str] = Counter()  # what the tests themselves do: other threads may belong to earlier tests
+        self._thread = threading.get_ident()
         sys.addaudithook(self._audit)
 
     def now(self) -> Cost:
@@ -66,6 +71,7 @@ class Counters:
         if event not in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec"):
             return
         self._cost.processes += event != "os.exec"
+        self.by_this_thread["processes"] += threading.get_ident() == self._thread
         command = " ".join(map(str, arguments[1])) if event == "subprocess.Popen" and len(arguments) > 1 else ""
         program = command.split(" ", 1)[0].rsplit("/", 1)[-1]
         self._cost.browsers += program.startswith(_BROWSERS)
@@ -90,6 +96,7 @@ class Counters:
 
     def _compiled(self, event: str, _: float, **__: Any) -> None:
         self._cost.compilations += event == _COMPILED
+        self.by_this_thread["compilations"] += event == _COMPILED and threading.get_ident() == self._thread
 
 
 class Costs:
@@ -106,6 +113,24 @@ class Costs:
         before = self._counters.now()
         result = yield
         self._files[item.nodeid.partition("::")[0]] += self._counters.now().since(before)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        return (yield from self._strictly(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        return (yield from self._strictly(item))
+
+    def _strictly(self, item: pytest.Item) -> Iterator[None]:
+        """Fail a unit test that compiles or starts a process."""
+        self._counters.now()
+        before = self._counters.by_this_thread.copy()
+        result = yield
+        if item.nodeid.startswith(_UNIT) and (done := self._counters.by_this_thread - before):
+            counts = " and ".join(f"{count} {name}" for name, count in done.items())
+            pytest.fail(f"{counts} in a unit test: move it to tests/integration or tests/system (docs/testing.md)", pytrace=False)
         return result
 
     @pytest.hookimpl(optionalhook=True)
