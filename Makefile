@@ -24,7 +24,7 @@ HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc
 PROTOS = $(wildcard jaxserve/proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve fleet test test-all fleet-interop lint format parity smoke triton agents proto wheel lock clean
+.PHONY: help install serve fleet check test test-all fleet-interop lint format parity smoke triton agents proto wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ serve: $(READY) ## serve MODEL (a checkpoint directory; the bundled model by def
 
 fleet: $(READY) ## serve FLEET (a YAML file; two replicas of the bundled model by default) on a Ray cluster, behind one ingress
 	$(BIN)/python -m jaxserve.fleet $(FLEET) $(ARGS)
+
+check: lint ## lint, types, import rules, and the unit and property tests: for every few edits
+	$(HUGE_PAGES) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/property $(ARGS)
 
 test: $(READY) ## run the tests that every change must pass, JOBS files at a time
 	$(HUGE_PAGES) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
