@@ -29,7 +29,15 @@ IN_OTHER_DTYPES = [
 ]
 
 # Sizes between those of other cases.
-BETWEEN = ("groups of 4", "head dim 96", "head dim 128", "pages of 32", "window never full")
+BETWEEN = (
+    "one KV head",
+    "groups of 4",
+    "head dim 96",
+    "head dim 128",
+    "pages of 32",
+    "window never full",
+    "latents, unequal rows",
+)
 
 
 @cache

@@ -11,9 +11,28 @@ from pallas_kernels.parity.recurrence import LINEAR_CASES, check_linear
 
 from .in_turn import in_turn
 
-# So that a step is in another dtype with the one recurrence than with the other.
-DELTA = [case for case in LINEAR_CASES if case.shape.options.delta]
-PLAIN = [case for case in LINEAR_CASES if not case.shape.options.delta]
+# Each step with one recurrence, by turns; those of long rows beside short ones with both; other widths and weak decay with one.
+CORE = (
+    "delta, one new token",
+    "plain, decodes",
+    "delta, decodes and padding",
+    "plain, decodes and padding",
+    "plain, few tokens a row",
+    "delta, padding rows behind",
+    "plain, a new prompt",
+    "delta, a chunk exactly",
+    "delta, mixed",
+    "plain, mixed",
+    "delta, rows of one snapshot",
+    "plain, no row",
+    "delta, drafts",
+    "delta, drafts beside a prompt",
+    "plain, drafts beside a prompt",
+    "odd widths, mixed",
+    "slow, mixed",
+    "wide, drafts",
+)
+BY_NAME = {case.name: case for case in LINEAR_CASES}
 
 
 class GatedLinearAttentionSuite:
@@ -23,8 +42,18 @@ class GatedLinearAttentionSuite:
     @pytest.mark.parametrize(
         ("dtype", "case"),
         [
-            *in_turn(DELTA, ("float32", "bfloat16"), every=MATMUL_DTYPES, everywhere=("delta, mixed",)),
-            *in_turn(PLAIN, ("bfloat16", "float32"), every=MATMUL_DTYPES, everywhere=("plain, drafts beside a prompt",)),
+            *in_turn(
+                [BY_NAME[name] for name in CORE],
+                ("float32", "bfloat16"),
+                every=MATMUL_DTYPES,
+                everywhere=("delta, mixed", "plain, drafts beside a prompt"),
+            ),
+            *(
+                pytest.param(dtype, case, id=f"{dtype}-{case.name}", marks=pytest.mark.extended)
+                for dtype in MATMUL_DTYPES
+                for case in LINEAR_CASES
+                if case.name not in CORE
+            ),
         ],
     )
     def test_case(self, dtype, case):
