@@ -109,7 +109,7 @@ def test_case(kernel: str, case: Case) -> None:
 
 @MOSAIC
 def test_the_kernels_of_hopper_gpus_read_the_workspace() -> None:
-    case = Case("mosaic", [(9, 41), (0, 0), (20, 70)], batch={"dtype": "bfloat16"})
+    case = Case("mosaic", [(9, 41), (0, 0), (20, 70)], 4, batch={"dtype": "bfloat16"})
     got, want = attended(case, "mosaic_gpu_interpreted")
     np.testing.assert_allclose(got, want, atol=3e-2, rtol=3e-2)
 
