@@ -12,6 +12,8 @@ import pytest
 
 from pallas_kernels.add_lora import add_lora, reference
 
+from .in_turn import in_turn
+
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-3}  # one rounding between A and B may go the other way
 
@@ -60,8 +62,9 @@ class AddLoraSuite:
     implementation: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]] = tuple(DTYPES)
 
-    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize(
+        ("dtype", "case"), in_turn(CASES, ("float32", "bfloat16"), every=tuple(DTYPES), everywhere=("every slot a row",))
+    )
     def test_case(self, dtype: str, case: LoraCase) -> None:
         arrays = case.arrays(dtype)
         if dtype not in self.dtypes:

@@ -19,13 +19,25 @@ from pallas_kernels.parity.gate import TOLERANCE, check_attention
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention, reference
 
 from .batches import Batch, Heads, make_batch
+from .in_turn import in_turn
 
 SINKS = np.asarray(cases.SINKS, np.float32)
-IN_EVERY_DTYPE = [
+IN_OTHER_DTYPES = [
     case
     for case in ATTENTION_CASES
     if case.name in ("mixed", "decodes", "everything", "huge scores", "bfloat16 scales", "latents", "long contexts")
 ]
+
+# Sizes between those of other cases.
+BETWEEN = (
+    "one KV head",
+    "groups of 4",
+    "head dim 96",
+    "head dim 128",
+    "pages of 32",
+    "window never full",
+    "latents, unequal rows",
+)
 
 
 @cache
@@ -53,13 +65,22 @@ class AttentionSuite:
         want = reference.ragged_paged_attention(*batch.arrays(), layer=1, options=replace(cases.PLAIN, **options))
         np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=TOLERANCE[batch.q.dtype.name].max_abs)
 
-    @pytest.mark.parametrize("case", ATTENTION_CASES, ids=lambda case: case.name)
+    @pytest.mark.parametrize(
+        "case",
+        [pytest.param(case, marks=pytest.mark.extended if case.name in BETWEEN else ()) for case in ATTENTION_CASES],
+        ids=lambda case: case.name,
+    )
     def test_case(self, case):
         result = check_attention(case, "float32", self.implementation)
         assert result.verdict == "pass", result
 
-    @pytest.mark.parametrize("case", IN_EVERY_DTYPE, ids=lambda case: case.name)
-    @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8", "int8"])
+    @pytest.mark.parametrize(
+        ("dtype", "case"),
+        [
+            *in_turn(IN_OTHER_DTYPES, ("bfloat16", "float16"), everywhere=("mixed",)),
+            *in_turn(IN_OTHER_DTYPES, ("float8", "int8"), everywhere=("bfloat16 scales",)),
+        ],
+    )
     def test_dtypes(self, dtype, case):
         result = check_attention(case, dtype, self.implementation)
         assert result.verdict == ("pass" if dtype in self.dtypes else "unsupported"), result

@@ -15,6 +15,10 @@ from pallas_kernels.grouped_matmul import check_inputs, grouped_matmul, referenc
 from pallas_kernels.parity.cases import GROUPED_CASES, MATMUL_DTYPES, GroupedCase
 from pallas_kernels.parity.gate import TOLERANCE, check_grouped, packed_weights
 
+from .in_turn import in_turn
+
+EVERYWHERE = ("result of the dtype", "int8: result of the dtype", "w8a8: mixed", "int4: mixed")
+
 
 @cache
 def compiled(implementation: str) -> Any:
@@ -29,8 +33,9 @@ class GroupedMatmulSuite:
     """Schemes whose rows may be of every dtype."""
     words: ClassVar[bool] = True
 
-    @pytest.mark.parametrize("case", GROUPED_CASES, ids=lambda case: case.name)
-    @pytest.mark.parametrize("dtype", MATMUL_DTYPES)
+    @pytest.mark.parametrize(
+        ("dtype", "case"), in_turn(GROUPED_CASES, ("float32", "bfloat16"), every=MATMUL_DTYPES, everywhere=EVERYWHERE)
+    )
     def test_case(self, dtype, case):
         result = check_grouped(case, dtype, self.implementation)
         supported = (dtype in self.dtypes or case.scheme in self.any_dtype) and (self.words or not case.words)

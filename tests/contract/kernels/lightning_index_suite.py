@@ -49,11 +49,8 @@ class LightningIndexSuite:
         batch = batch_of(case, HEADS, DIM)
         q, *rest = batch.arrays()
         weights = np.zeros((len(q), HEADS), np.float32)
-        got = lightning_index(
-            *map(jax.numpy.asarray, (q, weights, *rest)),
-            layer=LAYER,
-            options=IndexOptions(8, VECTOR - DIM),
-            implementation=self.implementation,
-        )
+        options = IndexOptions(8, VECTOR - DIM)
+        call = partial(lightning_index, layer=LAYER, options=options, implementation=self.implementation)
+        got = jax.jit(call)(q, weights, *rest)
         want = np.broadcast_to(np.arange(8), (21, 8))
         np.testing.assert_array_equal(np.sort(np.asarray(got)[:21], axis=1), want)

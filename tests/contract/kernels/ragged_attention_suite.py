@@ -14,6 +14,8 @@ from pallas_kernels.ragged_attention import ragged_attention, reference
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.registry import KernelError
 
+from .in_turn import in_turn
+
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 
@@ -64,9 +66,10 @@ class RaggedAttentionSuite:
     implementation: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]] = tuple(DTYPES)
 
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-    def test_case(self, case: RaggedCase, dtype: str) -> None:
+    @pytest.mark.parametrize(
+        ("dtype", "case"), in_turn(CASES, ("float32", "bfloat16"), every=tuple(DTYPES), everywhere=("grouped heads",))
+    )
+    def test_case(self, dtype: str, case: RaggedCase) -> None:
         arrays = case.arrays(dtype)
         call = jax.jit(partial(ragged_attention, options=case.options, implementation=self.implementation))
         if dtype not in self.dtypes:

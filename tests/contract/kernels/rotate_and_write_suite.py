@@ -9,12 +9,13 @@ import pytest
 from pallas_kernels.parity.cases import MATMUL_DTYPES, ROTATE_CASES
 from pallas_kernels.parity.gate import check_rotate
 
+from .in_turn import in_turn
+
 
 class RotateAndWriteSuite:
     implementation: ClassVar[str]
 
-    @pytest.mark.parametrize("case", ROTATE_CASES, ids=lambda case: case.name)
-    @pytest.mark.parametrize("dtype", MATMUL_DTYPES)
+    @pytest.mark.parametrize(("dtype", "case"), in_turn(ROTATE_CASES, MATMUL_DTYPES, everywhere=("any slots", "other source")))
     def test_case(self, dtype, case):
         result = check_rotate(case, dtype, self.implementation)
         assert result.verdict == "pass", result

@@ -9,12 +9,13 @@ import pytest
 from pallas_kernels.parity.cases import MATMUL_DTYPES, ROTATE_ATTEND_CASES
 from pallas_kernels.parity.gate import check_rotate_attend
 
+from .in_turn import in_turn
+
 
 class RotateWriteAttendSuite:
     implementation: ClassVar[str]
 
-    @pytest.mark.parametrize("case", ROTATE_ATTEND_CASES, ids=lambda case: case.name)
-    @pytest.mark.parametrize("dtype", MATMUL_DTYPES)
+    @pytest.mark.parametrize(("dtype", "case"), in_turn(ROTATE_ATTEND_CASES, MATMUL_DTYPES, everywhere=("everything",)))
     def test_case(self, dtype, case):
         result = check_rotate_attend(case, dtype, self.implementation)
         assert result.verdict == "pass", result

@@ -18,11 +18,19 @@ from pallas_kernels.matmul import Division, Words, matmul, pack, reference
 from pallas_kernels.parity.gate import TOLERANCE
 from pallas_kernels.quantization import SCHEMES, Float8Weight, FourBit, outputs_of
 from sharding import make_mesh
+from tests.support.tiers import tiered
 
 from .needs import MOSAIC
 
 BFLOAT16 = jnp.dtype("bfloat16")
 INTERPRETED = "mosaic_gpu_interpreted"
+CASES = (
+    (FourBit(group=64), (0,), (256, 2, 96), (None, "tensor", None)),
+    (FourBit(group=128), (0, 1), (2, 256, 64), ("tensor", None, None)),
+    (SCHEMES["int8"], (0,), (128, 144), (None, "tensor")),
+    (SCHEMES["int8"], (0, 1), (2, 128, 64), ("tensor", None, None)),
+    (Float8Weight(128), (0, 1), (2, 128, 72), ("tensor", None, None)),
+)
 
 
 @pytest.fixture
@@ -41,17 +49,14 @@ def devices_end_together(monkeypatch):
 @MOSAIC
 @pytest.mark.usefixtures("devices_end_together")
 @pytest.mark.parametrize(
-    ("scheme", "inputs", "shape", "spec"),
-    [
-        (FourBit(group=64), (0,), (256, 2, 96), (None, "tensor", None)),
-        (FourBit(group=128), (0, 1), (2, 256, 64), ("tensor", None, None)),
-        (SCHEMES["int8"], (0,), (128, 144), (None, "tensor")),
-        (SCHEMES["int8"], (0, 1), (2, 128, 64), ("tensor", None, None)),
-        (Float8Weight(128), (0, 1), (2, 128, 72), ("tensor", None, None)),
-    ],
+    ("scheme", "inputs", "shape", "spec", "summed"),
+    # Sums of either dtype where outputs are divided, and where inputs are.
+    tiered(
+        [(*case, summed) for case in CASES for summed in (None, BFLOAT16)],
+        [(*case, None if index in (1, 2) else BFLOAT16) for index, case in enumerate(CASES)],
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("summed", [None, BFLOAT16], ids=str)
 def test_several_devices_multiply_by_their_parts(scheme, inputs, shape, spec, summed):
     """Each by its own outputs, or by its own inputs, whose sums they add."""
     mesh = make_mesh(2)

@@ -161,10 +161,10 @@ def test_limits(changes, reason):
     ("rows", "groups", "widths", "scheme", "result"),
     [
         (512, 128, (2048, 1536), Float8Weight(128), BFLOAT16),  # Qwen3-30B-A3B, a step of 64 tokens
-        (65536, 128, (2048, 1536), Float8Weight(128), BFLOAT16),
-        (256, 256, (7168, 4096), Float8Weight(128), BFLOAT16),  # DeepSeek-V3
+        pytest.param(65536, 128, (2048, 1536), Float8Weight(128), BFLOAT16, marks=pytest.mark.extended),
+        pytest.param(256, 256, (7168, 4096), Float8Weight(128), BFLOAT16, marks=pytest.mark.extended),  # DeepSeek-V3
         (256, 32, (2880, 5760), MXFP4, BFLOAT16),  # gpt-oss-20b
-        (32768, 32, (2880, 2880), MXFP4, BFLOAT16),
+        pytest.param(32768, 32, (2880, 2880), MXFP4, BFLOAT16, marks=pytest.mark.extended),
         (8, 128, (768, 2048), FourBit(group=128), BFLOAT16),
         (65536, 128, (768, 2048), FourBit(group=32, zeros=True), FLOAT32),
         (65536, 8, (4096, 28672), INT8, BFLOAT16),

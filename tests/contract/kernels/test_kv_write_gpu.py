@@ -17,6 +17,7 @@ from pallas_kernels.parity.cases import DTYPES, QUANTIZED, WRITE_CASES
 from pallas_kernels.parity.gate import check_write
 from pallas_kernels.registry import Target as KernelTarget
 
+from .in_turn import in_turn
 from .needs import MOSAIC, PLUGIN
 
 pytestmark = MOSAIC
@@ -24,21 +25,23 @@ CASES = {case.name: case for case in WRITE_CASES if case.tiny}
 EVERYWHERE = ("any slots", "padding")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", EVERYWHERE)
-def test_dtypes(name, dtype):
-    result = check_write(CASES[name], dtype, "mosaic_gpu_interpreted")
+@pytest.mark.parametrize(
+    ("dtype", "case"), in_turn([CASES[name] for name in EVERYWHERE], DTYPES, everywhere=EVERYWHERE[:1], first=2)
+)
+def test_dtypes(dtype, case):
+    result = check_write(case, dtype, "mosaic_gpu_interpreted")
     assert result.verdict == "pass", result
 
 
-@pytest.mark.parametrize("dtype", QUANTIZED)
-@pytest.mark.parametrize("name", [name for name in CASES if name not in EVERYWHERE])
-def test_quantizes(name, dtype):
-    result = check_write(CASES[name], dtype, "mosaic_gpu_interpreted")
+@pytest.mark.parametrize(
+    ("dtype", "case"), in_turn([case for case in CASES.values() if case.name not in EVERYWHERE], tuple(QUANTIZED))
+)
+def test_quantizes(dtype, case):
+    result = check_write(case, dtype, "mosaic_gpu_interpreted")
     assert result.verdict == "pass", result
 
 
-@pytest.mark.parametrize("name", ["pages of 8", "only padding", "head dim 80"])
+@pytest.mark.parametrize("name", ["padding", "pages of 8", "only padding", "head dim 80"])
 def test_copies(name):
     result = check_write(CASES[name], "bfloat16", "mosaic_gpu_interpreted")
     assert result.verdict == "pass", result
@@ -78,13 +81,13 @@ def test_limits(changes, reason):
     ("dtype", "source", "kv_heads", "dim", "scale_dtype"),
     [
         ("bfloat16", "bfloat16", 8, 128, None),
-        ("float16", "float16", 1, 64, None),
+        pytest.param("float16", "float16", 1, 64, None, marks=pytest.mark.extended),
         ("float32", "float32", 32, 256, None),
-        ("float8_e4m3fn", "bfloat16", 8, 128, "float32"),
+        pytest.param("float8_e4m3fn", "bfloat16", 8, 128, "float32", marks=pytest.mark.extended),
         ("float8_e4m3fn", "float16", 1, 80, "bfloat16"),
         ("float8_e4m3fn", "float32", 64, 256, "float32"),
         ("int8", "bfloat16", 8, 128, "bfloat16"),
-        ("int8", "float32", 64, 256, "float32"),
+        pytest.param("int8", "float32", 64, 256, "float32", marks=pytest.mark.extended),
     ],
 )
 def test_compiles_for_an_h100_in_place(dtype, source, kv_heads, dim, scale_dtype):

@@ -59,7 +59,12 @@ def test_every_number_is_widened_exactly():
 @MOSAIC
 @pytest.mark.parametrize(
     "scheme",
-    [FourBit(group=32, zeros=True), FourBit(group=64), FourBit(group=256, zeros=True), FourBit("fp4", 32)],
+    [
+        FourBit(group=32, zeros=True),
+        pytest.param(FourBit(group=64), marks=pytest.mark.extended),
+        FourBit(group=256, zeros=True),
+        FourBit("fp4", 32),
+    ],
     ids=lambda scheme: f"{scheme.numbers}-{scheme.group}",
 )
 def test_groups_of_codes(scheme):
@@ -212,14 +217,14 @@ def compiled(capfd, monkeypatch):
     ("rows", "widths", "scheme", "summed"),
     [
         (8, (4096, 6144), SCHEMES["int8"], BFLOAT16),
-        (64, (4096, 4096), SCHEMES["int8"], BFLOAT16),
+        pytest.param(64, (4096, 4096), SCHEMES["int8"], BFLOAT16, marks=pytest.mark.extended),
         (128, (1024, 128), SCHEMES["int8"], None),
         (1000, (512, 192), SCHEMES["int8"], BFLOAT16),
-        (64, (4096, 4096), FourBit(), BFLOAT16),
+        pytest.param(64, (4096, 4096), FourBit(), BFLOAT16, marks=pytest.mark.extended),
         (128, (4096, 6144), FourBit(zeros=True), BFLOAT16),
         (64, (1024, 128), FourBit(group=32, zeros=True), BFLOAT16),
-        (64, (1024, 16032), FourBit(), BFLOAT16),
-        (64, (1024, 72), SCHEMES["int8"], BFLOAT16),
+        pytest.param(64, (1024, 16032), FourBit(), BFLOAT16, marks=pytest.mark.extended),
+        pytest.param(64, (1024, 72), SCHEMES["int8"], BFLOAT16, marks=pytest.mark.extended),
         (64, (4096, 4096), Float8Weight(128), BFLOAT16),
         (64, (4096, 4096), FourBit("fp4", 32), BFLOAT16),
     ],

@@ -17,7 +17,7 @@ import pytest
 from pallas_kernels.parity.cases import ATTENTION_CASES, EVERYTHING, LATENTS, PLAIN, SHORT_LATENTS, SINKS, AttentionCase
 from pallas_kernels.parity.gate import TOLERANCE, check_attention
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention, reference
-from tests.support.tiers import sampled
+from tests.support.tiers import tiered
 
 from .batches import Heads, make_batch
 from .needs import MOSAIC
@@ -34,6 +34,7 @@ CASES = (
     AttentionCase("mixed", MIXED, heads=ONE),
     AttentionCase("pages of 64", MIXED, heads=ONE, page_size=64),
     AttentionCase("odd group", ((1, 17), (10, 21)), heads=Heads(7, 1, 32), page_size=32),
+    AttentionCase("odd group, pages of 8", ((1, 17), (10, 21)), heads=Heads(7, 1, 32), page_size=8),
     AttentionCase("groups of 16", ((1, 17), (10, 21)), heads=Heads(16, 1, 16), page_size=32),
     AttentionCase("head dim 256", ((1, 17), (3, 65)), heads=Heads(2, 1, 256), page_size=32),
     AttentionCase(
@@ -42,6 +43,15 @@ CASES = (
     AttentionCase("sinks", MIXED, heads=Heads(4, 2, 32), sinks=SINKS, page_size=64),
     AttentionCase("everything", MIXED, heads=ONE, options=EVERYTHING, sinks=SINKS, page_size=32),
     AttentionCase("huge scores", ((1, 17), (5, 21)), heads=Heads(2, 1, 80), magnitude=1e4, key_magnitude=1e3, page_size=32),
+    AttentionCase(
+        "huge scores, decodes",
+        ((1, 17), (1, 70)),
+        tokens=2,
+        heads=Heads(2, 1, 80),
+        magnitude=1e4,
+        key_magnitude=1e3,
+        page_size=32,
+    ),
     # More workers than rows.
     AttentionCase("a row in parts", ((1, 600), (1, 20)), tokens=2, heads=Heads(1, 1, 32), page_size=64),
     # More blocks of keys than there are slots of keys and of values, which differ in number.
@@ -77,6 +87,11 @@ LATENT_CASES = (
 )
 
 
+def of_core(cases, *names):
+    """The cases; those of other names are extended."""
+    return tiered(cases, [case for case in cases if case.name in names])
+
+
 @pytest.fixture(autouse=True)
 def no_races(capfd):
     yield
@@ -88,18 +103,24 @@ def check(case, dtype):
     assert result.verdict == "pass", result
 
 
-@pytest.mark.parametrize("case", sampled(TINY, 4), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", of_core(TINY, "everything, decodes"), ids=lambda case: case.name)
 def test_tiny_case(case):
     check(case, "bfloat16")
 
 
-@pytest.mark.parametrize(("page_size", "dtype"), sampled([(64, "bfloat16"), (16, "float8")], 2))
-@pytest.mark.parametrize("case", sampled(SEVERAL, 2), ids=lambda case: case.name)
+@pytest.mark.extended  # a chunk whose keys are shared, and the kernel of prompts that computes these cases, are below
+@pytest.mark.parametrize(("page_size", "dtype"), [(64, "bfloat16"), (16, "float8")])
+@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
 def test_several_queries(case, page_size, dtype):
     check(replace(case, page_size=page_size), dtype)
 
 
-@pytest.mark.parametrize("case", sampled(CASES, 3), ids=lambda case: case.name)
+# One of each: the smallest and larger pages, heads that fill no tile, a split row, a prompt, keys that are shared in windows.
+@pytest.mark.parametrize(
+    "case",
+    of_core(CASES, "odd group, pages of 8", "huge scores, decodes", "a row in parts", "a long chunk", "windows of a short chunk"),
+    ids=lambda case: case.name,
+)
 def test_case(case):
     check(case, "float16")
 
@@ -107,55 +128,78 @@ def test_case(case):
 UNSPLIT = "mosaic_gpu_unsplit_interpreted"
 
 
-@pytest.mark.parametrize("case", sampled(SEVERAL, 3), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", of_core(SEVERAL, "several queries"), ids=lambda case: case.name)
 def test_unsplit(case):
     result = check_attention(case, "bfloat16", UNSPLIT)
     assert result.verdict == "pass", result
 
 
-@pytest.mark.parametrize("options", sampled([replace(PLAIN, window=50, soft_cap=5.0), PLAIN], 2), ids=["window and cap", "plain"])
+@pytest.mark.parametrize(
+    "options",
+    [replace(PLAIN, window=50, soft_cap=5.0), pytest.param(PLAIN, marks=pytest.mark.extended)],
+    ids=["window and cap", "plain"],
+)
 def test_unsplit_gives_a_token_the_same_bits_however_its_row_is_computed(options):
     """The last tokens of a row of 150 keys: alone, as chunks of several sizes, and beside other rows."""
-    batch = make_batch(((140, 150), (1, 70), (3, 90)), heads=Heads(2, 1, 32), page_size=16, dtype="bfloat16")
+    batch = make_batch(((70, 150), (1, 70), (3, 90)), heads=Heads(2, 1, 32), page_size=16, dtype="bfloat16")
     q, pages, table, start, length = batch.arrays()
     call = jax.jit(partial(ragged_paged_attention, layer=1, options=options, implementation=UNSPLIT))
-    together = np.asarray(call(q, pages, table, start, length))[:140]
-    for first, last in ((139, 140), (0, 37), (100, 133)):
-        keys = np.array([10 + last], np.int32)
+    together = np.asarray(call(q, pages, table, start, length))[:70]
+    for first, last in ((69, 70), (30, 63)):
+        keys = np.array([80 + last], np.int32)
         one = call(q[first:last], pages, table[:1], np.array([0, last - first], np.int32), keys)
         np.testing.assert_array_equal(np.asarray(one), together[first:last], err_msg=f"tokens {first} to {last}")
 
 
-@pytest.mark.parametrize("case", sampled(LATENT_CASES, 3), ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    of_core(LATENT_CASES, "heads with padding", "of DeepSeek", "tokens as rows"),
+    ids=lambda case: case.name,
+)
 def test_latents(case):
     check(case, "float16" if case.page_size == 64 else "bfloat16")
 
 
 @pytest.mark.parametrize(
     "name",
-    sampled(["everything", "pages of 8", "head dim 256", "huge scores", "chunks, everything", "a long row", "a long chunk"], 4),
+    tiered(
+        ["everything", "pages of 8", "head dim 256", "huge scores", "chunks, everything", "a long row", "a long chunk"],
+        ["chunks, everything"],
+    ),
 )
 def test_float8(name):
     check(BY_NAME[name], "float8")
 
 
-@pytest.mark.parametrize("name", sampled(["everything", "pages of 8", "a long row", "chunks, everything"], 4))
+@pytest.mark.parametrize("name", tiered(["everything", "pages of 8", "a long row", "chunks, everything"], ["everything"]))
 def test_int8(name):
     check(BY_NAME[name], "int8")
 
 
-def test_float8_with_scales_and_queries_in_float16():
+@pytest.mark.parametrize(
+    ("rows", "tokens"),
+    [(((1, 17), (1, 70)), 2), pytest.param(MIXED, None, marks=pytest.mark.extended)],
+    ids=["decodes", "mixed"],
+)
+def test_float8_with_scales_and_queries_in_float16(rows, tokens):
     statics: dict[str, Any] = {"layer": 1, "options": PLAIN}
     heads = Heads(4, 2, 64)
-    batch = make_batch(MIXED, heads=heads, page_size=8, dtype="float16", kv_dtype="float8_e4m3fn", scale_dtype="bfloat16")
+    batch = make_batch(
+        rows, heads=heads, tokens=tokens, page_size=8, dtype="float16", kv_dtype="float8_e4m3fn", scale_dtype="bfloat16"
+    )
     call = jax.jit(partial(ragged_paged_attention, implementation="mosaic_gpu_interpreted", **statics))
     got = np.asarray(call(*batch.arrays(), kv_scales=batch.kv_scales)).astype(np.float64)
     want = reference.ragged_paged_attention(*batch.arrays(), kv_scales=batch.kv_scales, **statics)
     assert np.abs(got - want).max() < TOLERANCE["float8"].max_abs
 
 
-def test_pages_before_the_window_may_hold_anything():
-    batch = make_batch(((1, 130), (3, 130)), heads=Heads(1, 1, 32), page_size=32, dtype="float16")
+@pytest.mark.parametrize(
+    ("rows", "tokens"),
+    [(((1, 130), (1, 133)), 2), pytest.param(((1, 130), (3, 130)), None, marks=pytest.mark.extended)],
+    ids=["decodes", "mixed"],
+)
+def test_pages_before_the_window_may_hold_anything(rows, tokens):
+    batch = make_batch(rows, tokens=tokens, heads=Heads(1, 1, 32), page_size=32, dtype="float16")
     options = replace(PLAIN, window=20)
     call = jax.jit(partial(ragged_paged_attention, layer=1, options=options, implementation="mosaic_gpu_interpreted"))
     want = np.asarray(call(*batch.arrays()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,12 +20,12 @@ from pallas_kernels.gated_linear_attention import reference as linear_reference
 from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.matmul import CodePanels, Matrix, Panels, Rows, counted, cpu_native, pack
+from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, counted, cpu_native, pack
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES, GroupedCase
 from pallas_kernels.parity.gate import TOLERANCE, packed_matrix, packed_weights
 from pallas_kernels.parity.recurrence import DELTA, LAYER, LINEAR_CASES, LinearCase, LinearShape
 from pallas_kernels.parity.states import PLACES, STEPS, Step
-from pallas_kernels.quantization import SCHEMES, FourBit
+from pallas_kernels.quantization import SCHEMES, FourBit, Scheme
 from pallas_kernels.ragged_attention import cpu_native as ragged_native
 from pallas_kernels.ragged_attention import reference as ragged_reference
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
@@ -39,6 +40,7 @@ from .attention_suite import AttentionSuite
 from .batches import Batch, Heads, make_batch
 from .gated_linear_attention_suite import GatedLinearAttentionSuite
 from .grouped_matmul_suite import GroupedMatmulSuite, compiled
+from .in_turn import in_turn
 from .matmul_suite import MatmulSuite
 from .needs import NATIVE
 from .ragged_attention_suite import CASES as RAGGED_CASES
@@ -46,8 +48,30 @@ from .ragged_attention_suite import TOLERANCE as RAGGED_TOLERANCE
 from .ragged_attention_suite import RaggedAttentionSuite, RaggedCase
 
 pytestmark = NATIVE
+BFLOAT16 = jnp.dtype("bfloat16")
 LAYOUTS = ("panels", "rows")
 INSTRUCTION_SETS = ("avx512bf16", "avx512", "avx2", "portable")  # the suite has the best one
+TURNS = ("bfloat16", "float32")  # the suites' cases begin with float32: what they have in one dtype is here in the other
+
+
+def by_each(function: Callable[..., Any], *arrays: Any, names: Sequence[str] = INSTRUCTION_SETS, **given: Any) -> dict[str, Any]:
+    """What a kernel makes of the arrays by each instruction set, in one program."""
+    program = jax.jit(lambda *arrays: {name: function(*arrays, instruction_set=name, **given) for name in names})
+    results: dict[str, Any] = jax.tree.map(np.asarray, program(*arrays))
+    return results
+
+
+def of_first_rows(x: np.ndarray, matrix: Matrix, counts: Iterable[int]) -> list[np.ndarray]:
+    """Products of the first rows of x, so many at a time, in one program."""
+    batches = [x[:count] for count in counts]
+    program = jax.jit(lambda batches, matrix: [cpu_native.matmul(batch, matrix) for batch in batches])
+    return [np.asarray(product) for product in program(batches, matrix)]
+
+
+def held(plain: np.ndarray, layout: Layout, scheme: Scheme = SCHEMES["none"]) -> Matrix:
+    """`pack` in one program."""
+    matrix: Matrix = jax.jit(partial(pack, layout=layout, scheme=scheme))(plain)
+    return matrix
 
 
 class TestMatmul(MatmulSuite):
@@ -56,15 +80,15 @@ class TestMatmul(MatmulSuite):
     layouts = LAYOUTS
     any_dtype = ("fp8_weight",)
 
-    @pytest.mark.parametrize("dtype", dtypes)
-    @pytest.mark.parametrize("case", [case for case in MATMUL_CASES if case.layout in LAYOUTS], ids=lambda case: case.name)
-    def test_every_instruction_set_gives_the_same(self, case, dtype):
+    @pytest.mark.parametrize(
+        ("dtype", "case"), [pair for pair in in_turn(MATMUL_CASES, TURNS) if pair.values[1].layout in LAYOUTS]
+    )
+    def test_every_instruction_set_gives_the_same(self, dtype, case):
         """What this CPU does not have is computed by the portable kernels, which are checked either way."""
         x, plain = case.arrays(dtype)
         matrix, plain = packed_matrix(case, plain)
         want = x.astype(np.float64) @ plain.astype(np.float64)
-        for name in INSTRUCTION_SETS:
-            got = np.asarray(jax.jit(partial(cpu_native.matmul, instruction_set=name))(x, matrix))
+        for name, got in by_each(cpu_native.matmul, x, matrix).items():
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE["float32"].max_abs, err_msg=name)
 
     @pytest.mark.parametrize(
@@ -73,58 +97,58 @@ class TestMatmul(MatmulSuite):
     )
     def test_a_row_does_not_depend_on_how_many_there_are(self, scheme, inputs):
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.standard_normal((40, inputs)), jnp.bfloat16)
-        plain = jnp.asarray(rng.standard_normal((inputs, 90)), jnp.bfloat16)
-        matrix = pack(plain, (CodePanels if scheme == "int4" else Panels)((0,), plain.shape), SCHEMES[scheme])
-        whole = np.asarray(cpu_native.matmul(x, matrix))
-        for rows in (*range(1, 19), 31, 32, 33, 39):
-            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+        x = rng.standard_normal((40, inputs)).astype(BFLOAT16)
+        plain = rng.standard_normal((inputs, 90)).astype(BFLOAT16)
+        matrix = held(plain, (CodePanels if scheme == "int4" else Panels)((0,), plain.shape), SCHEMES[scheme])
+        whole, *parts = of_first_rows(x, matrix, (40, *range(1, 19), 31, 32, 33, 39))
+        for part in parts:
+            np.testing.assert_array_equal(part, whole[: len(part)])
 
     @pytest.mark.parametrize("inputs", [1, 96, 1101])
     def test_a_row_by_a_table_does_not_depend_on_how_many_there_are(self, inputs):
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.standard_normal((90, inputs)), jnp.bfloat16)
-        table = jnp.asarray(rng.standard_normal((170, inputs)), jnp.bfloat16)
-        matrix = pack(table, Rows((1,)))
-        whole = np.asarray(cpu_native.matmul(x, matrix))
-        want = np.asarray(x, np.float64) @ np.asarray(table, np.float64).T
+        x = rng.standard_normal((90, inputs)).astype(BFLOAT16)
+        table = rng.standard_normal((170, inputs)).astype(BFLOAT16)
+        whole, *parts = of_first_rows(x, held(table, Rows((1,))), (90, 1, 2, 15, 16, 17, 33, 63, 64, 65))
+        want = x.astype(np.float64) @ table.astype(np.float64).T
         np.testing.assert_allclose(whole, want, rtol=0, atol=1e-4)
-        for rows in (1, 2, 15, 16, 17, 33, 63, 64, 65):
-            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+        for part in parts:
+            np.testing.assert_array_equal(part, whole[: len(part)])
 
     @pytest.mark.parametrize("group", [16, 32, 96, 288])
     def test_a_row_of_tiny_numbers_times_codes_does_not_depend_on_how_many_there_are(self, group):
         """Denormal numbers among them, which are taken for 0; groups that are a multiple of 32 and one that is none."""
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.standard_normal((20, 3 * group)) * 2.0 ** rng.integers(-135, -115, (20, 3 * group)), jnp.bfloat16)
-        plain = jnp.asarray(rng.standard_normal((3 * group, 150)), jnp.float32)
-        matrix = pack(plain, CodePanels((0,), plain.shape), FourBit(group=group))
-        whole = np.asarray(cpu_native.matmul(x, matrix))
-        numbers = np.asarray(matrix.plain(), np.float64)
-        want, lost = np.asarray(x, np.float64) @ numbers, 2.0**-126 * np.abs(numbers).sum(axis=0).max()
+        x = (rng.standard_normal((20, 3 * group)) * 2.0 ** rng.integers(-135, -115, (20, 3 * group))).astype(BFLOAT16)
+        plain = rng.standard_normal((3 * group, 150)).astype(np.float32)
+        matrix = held(plain, CodePanels((0,), plain.shape), FourBit(group=group))
+        whole, *parts = of_first_rows(x, matrix, (20, *range(1, 20)))
+        numbers = np.asarray(jax.jit(Matrix.plain)(matrix), np.float64)
+        want, lost = x.astype(np.float64) @ numbers, 2.0**-126 * np.abs(numbers).sum(axis=0).max()
         np.testing.assert_allclose(whole, want, rtol=0, atol=lost + 1e-5 * np.abs(want).max())
-        for rows in range(1, 20):
-            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+        for part in parts:
+            np.testing.assert_array_equal(part, whole[: len(part)])
+        alone = jax.jit(cpu_native.matmul)
         for row in range(20):
-            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[row : row + 1], matrix))[0], whole[row])
+            np.testing.assert_array_equal(np.asarray(alone(x[row : row + 1], matrix))[0], whole[row])
 
     @pytest.mark.parametrize(("inputs", "outputs"), [(256, 192), (133, 70), (3, 64), (2052, 128)])
     def test_whole_numbers_are_the_same_on_every_cpu(self, inputs, outputs):
         """Bit by bit, with the largest numbers that there are, -128 among the weights; unused rows are 0."""
         rng = np.random.default_rng(0)
-        plain = jnp.asarray(rng.standard_normal((inputs, outputs)), jnp.float32)
-        matrix = pack(plain, Panels((0,), plain.shape), SCHEMES["w8a8"])
+        plain = rng.standard_normal((inputs, outputs)).astype(np.float32)
+        matrix = held(plain, Panels((0,), plain.shape), SCHEMES["w8a8"])
         numbers = rng.choice(np.array([-128, -127, -1, 0, 3, 127], np.int8), (inputs, outputs), p=[0.3, 0.1, 0.1, 0.1, 0.1, 0.3])
-        matrix = replace(matrix, values=matrix.layout.arrange(jnp.asarray(numbers)), used_rows=jnp.int32(37))
+        matrix = replace(matrix, values=jax.jit(matrix.layout.arrange)(numbers), used_rows=jnp.int32(37))
         x = np.where(rng.random((40, inputs)) < 0.7, 127, rng.integers(-127, 128, (40, inputs))).astype(np.float32)
         x[:, 0] = 127
         sums = x.astype(np.int64) @ numbers.astype(np.int64)
         want = sums * np.asarray(matrix.scales, np.float64)
         want[37:] = 0
-        best = np.asarray(cpu_native.matmul(jnp.asarray(x), matrix))
+        best = np.asarray(jax.jit(cpu_native.matmul)(x, matrix))
         np.testing.assert_allclose(best, want, rtol=1e-6)
-        for name in ("avx512vnni", "avx2", "portable"):
-            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(jnp.asarray(x), matrix, name)), best, err_msg=name)
+        for name, got in by_each(cpu_native.matmul, x, matrix, names=("avx512vnni", "avx2", "portable")).items():
+            np.testing.assert_array_equal(got, best, err_msg=name)
 
     @pytest.mark.parametrize("used", [-1, 4])
     def test_more_used_rows_than_there_are_are_refused(self, used):
@@ -154,11 +178,10 @@ class TestGatedLinearAttention(GatedLinearAttentionSuite):
         given, options = case.arrays("float32"), case.shape.options
         real = sum(case.step.lengths)
         want, kept = linear_reference.gated_linear_attention(*given, layer=LAYER, options=options)
-        for name in INSTRUCTION_SETS[1:]:
-            call = partial(linear_native.gated_linear_attention, layer=LAYER, options=options, instruction_set=name)
-            got, left = jax.jit(call)(*given)
-            np.testing.assert_allclose(np.asarray(got)[:real], want[:real], rtol=2e-5, atol=2e-5, err_msg=name)
-            np.testing.assert_allclose(np.asarray(left), kept, rtol=2e-5, atol=2e-5, err_msg=name)
+        results = by_each(linear_native.gated_linear_attention, *given, names=INSTRUCTION_SETS[1:], layer=LAYER, options=options)
+        for name, (got, left) in results.items():
+            np.testing.assert_allclose(got[:real], want[:real], rtol=2e-5, atol=2e-5, err_msg=name)
+            np.testing.assert_allclose(left, kept, rtol=2e-5, atol=2e-5, err_msg=name)
 
     def test_a_row_in_chunks_among_others_gives_the_same_bits(self):
         """Enough of them to be shared between threads."""
@@ -193,28 +216,28 @@ class TestGroupedMatmul(GroupedMatmulSuite):
     any_dtype = ("int4", "w8a8", "fp8_weight")
     words = False
 
-    @pytest.mark.parametrize("dtype", dtypes)
     @pytest.mark.parametrize(
-        "case",
-        [
-            case
-            for case in GROUPED_CASES
-            if case.name in ("odd widths", "width 1", "wide") or (case.scheme != "none" and not case.words)
-        ],
-        ids=lambda case: case.name,
+        ("dtype", "case"),
+        in_turn(
+            [
+                case
+                for case in GROUPED_CASES
+                if case.name in ("odd widths", "width 1", "wide") or (case.scheme != "none" and not case.words)
+            ],
+            TURNS,
+        ),
     )
-    def test_every_instruction_set_gives_the_same(self, case, dtype):
+    def test_every_instruction_set_gives_the_same(self, dtype, case):
         x, plain, sizes = case.arrays(dtype)
         weights = packed_weights(case, plain)
         rows = x
         if isinstance(weights, Matrix):  # the numbers that rounding left
-            rows, plain = np.asarray(weights.scheme.rows(jnp.asarray(x))), np.asarray(weights.plain())
+            rows, plain = np.asarray(jax.jit(weights.scheme.rows)(x)), np.asarray(jax.jit(Matrix.plain)(weights))
         want = grouped_reference.grouped_matmul(rows, plain, sizes)
-        for name in INSTRUCTION_SETS:
-            call = partial(grouped_native.grouped_matmul, dtype=jnp.dtype("float32"), expected_rows=1, instruction_set=name)
-            tolerance = TOLERANCE["float32"].max_abs * case.magnitude
-            real = int(sizes.sum())  # rows behind them are NaN in x
-            got = np.asarray(jax.jit(call)(jnp.asarray(x), weights, jnp.asarray(sizes)))
+        results = by_each(grouped_native.grouped_matmul, x, weights, sizes, dtype=jnp.dtype("float32"), expected_rows=1)
+        tolerance = TOLERANCE["float32"].max_abs * case.magnitude
+        real = int(sizes.sum())  # rows behind them are NaN in x
+        for name, got in results.items():
             np.testing.assert_allclose(got[:real], want[:real], rtol=0, atol=tolerance, err_msg=name)
 
     @pytest.mark.parametrize("dtype", dtypes)
@@ -224,18 +247,18 @@ class TestGroupedMatmul(GroupedMatmulSuite):
     def test_shared_between_threads(self, scheme, inputs, dtype):
         """Groups of more outputs and inputs than a piece of work has; a row's result is the one it has alone, bit for bit."""
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.standard_normal((20, inputs)), dtype)
-        numbers = jnp.asarray(rng.standard_normal((6, inputs, 600)), dtype)
-        case = GroupedCase("", (), scheme=scheme)
-        weights = packed_weights(case, np.asarray(numbers))
-        plain = np.asarray(weights.plain() if isinstance(weights, Matrix) else weights, np.float64)
-        rows = np.asarray(SCHEMES[scheme].rows(x), np.float64)
-        call = partial(grouped_native.grouped_matmul, dtype=jnp.dtype("float32"), expected_rows=20)
-        got = np.asarray(call(x, weights, jnp.asarray([9, 0, 3, 1, 0, 5], jnp.int32)))
+        x = rng.standard_normal((20, inputs)).astype(jnp.dtype(dtype))
+        numbers = rng.standard_normal((6, inputs, 600)).astype(jnp.dtype(dtype))
+        weights = packed_weights(GroupedCase("", (), scheme=scheme), numbers)
+        plain = np.asarray(jax.jit(Matrix.plain)(weights) if isinstance(weights, Matrix) else weights, np.float64)
+        rows = np.asarray(jax.jit(SCHEMES[scheme].rows)(x), np.float64)
+        call = jax.jit(partial(grouped_native.grouped_matmul, dtype=jnp.dtype("float32"), expected_rows=20))
+        got = np.asarray(call(x, weights, np.asarray([9, 0, 3, 1, 0, 5], np.int32)))
+        parts = jax.tree.map(np.asarray, weights)
         assert (got[18:] == 0).all()
         for row, group in ((0, 0), (8, 0), (9, 2), (12, 3), (17, 5)):
-            one = packed_weights(case, np.asarray(numbers[group : group + 1]))
-            alone = np.asarray(call(x[row : row + 1], one, jnp.asarray([1], jnp.int32)))
+            one = jax.tree.map(lambda part, group=group: part[group : group + 1], parts)
+            alone = np.asarray(call(x[row : row + 1], one, np.asarray([1], np.int32)))
             np.testing.assert_array_equal(got[row], alone[0])
             np.testing.assert_allclose(got[row], rows[row] @ plain[group], rtol=0, atol=1e-3)
 
@@ -248,8 +271,8 @@ class TestGroupedMatmul(GroupedMatmulSuite):
         assert isinstance(weights, Matrix)
         got = np.asarray(compiled(self.implementation)(x, weights, np.asarray([3, 20], np.int32)))
         for group, rows in enumerate((slice(0, 3), slice(3, 23))):
-            one = pack(jnp.asarray(plain[group]), weights.layout, weights.scheme)
-            np.testing.assert_array_equal(got[rows], np.asarray(cpu_native.matmul(jnp.asarray(x[rows]), one)))
+            one = held(plain[group], weights.layout, weights.scheme)
+            np.testing.assert_array_equal(got[rows], np.asarray(jax.jit(cpu_native.matmul)(x[rows], one)))
 
     @pytest.mark.parametrize("sizes", [[3, 2], [-1, 2]])
     def test_more_rows_than_there_are_are_refused(self, sizes):
@@ -263,13 +286,11 @@ class TestAddLora(AddLoraSuite):
     implementation = "cpu_native"
     dtypes = ("float32", "bfloat16")
 
-    @pytest.mark.parametrize("dtype", dtypes)
-    @pytest.mark.parametrize("case", [case for case in LORA_CASES if case.name != "nobody"], ids=lambda case: case.name)
-    def test_every_instruction_set_gives_the_same(self, case, dtype):
+    @pytest.mark.parametrize(("dtype", "case"), [pair for pair in in_turn(LORA_CASES, TURNS) if pair.values[1].name != "nobody"])
+    def test_every_instruction_set_gives_the_same(self, dtype, case):
         arrays = case.arrays(dtype)
         want = lora_reference.add_lora(*arrays)
-        for name in INSTRUCTION_SETS:
-            got = np.asarray(jax.jit(partial(lora_native.add_lora, instruction_set=name))(*arrays))
+        for name, got in by_each(lora_native.add_lora, *arrays).items():
             np.testing.assert_allclose(got, want, rtol=0, atol=2e-2 if dtype == "bfloat16" else 1e-4, err_msg=name)
 
     @pytest.mark.parametrize("dtype", dtypes)
@@ -315,10 +336,8 @@ class TestAttention(AttentionSuite):
         statics = {"layer": case.layer, "options": case.options}
         scaled = {"kv_scales": batch.kv_scales, "sinks": sinks, **statics}
         want = attention_reference.ragged_paged_attention(*batch.arrays(), **scaled)
-        for name in INSTRUCTION_SETS:
-            call = partial(attention_native.ragged_paged_attention, **scaled, instruction_set=name)
-            got = np.asarray(jax.jit(call)(*batch.arrays())).astype(np.float64)
-            np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype].max_abs, err_msg=name)
+        for name, got in by_each(attention_native.ragged_paged_attention, *batch.arrays(), **scaled).items():
+            np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=TOLERANCE[dtype].max_abs, err_msg=name)
 
     def test_chunks_change_no_bit(self):
         """A token's result is the same however its row is cut, wherever blocks and ranges of keys begin."""
@@ -422,16 +441,13 @@ class TestRaggedAttention(RaggedAttentionSuite):
     implementation = "cpu_native"
     dtypes = ("float32", "bfloat16")
 
-    @pytest.mark.parametrize("dtype", dtypes)
-    @pytest.mark.parametrize("name", INSTRUCTION_SETS)
-    def test_every_instruction_set_gives_the_same(self, name, dtype):
-        for case in RAGGED_CASES:
-            arrays = case.arrays(dtype)
-            call = partial(ragged_native.ragged_attention, options=case.options, instruction_set=name)
-            want = ragged_reference.ragged_attention(*arrays, options=case.options)
-            atol = max(1.0, case.magnitude) * RAGGED_TOLERANCE[dtype]
-            got = np.asarray(jax.jit(call)(*arrays)).astype(np.float64)
-            np.testing.assert_allclose(got, want, rtol=0, atol=atol, err_msg=case.name)
+    @pytest.mark.parametrize(("dtype", "case"), in_turn(RAGGED_CASES, TURNS))
+    def test_every_instruction_set_gives_the_same(self, dtype, case):
+        arrays = case.arrays(dtype)
+        want = ragged_reference.ragged_attention(*arrays, options=case.options)
+        atol = max(1.0, case.magnitude) * RAGGED_TOLERANCE[dtype]
+        for name, got in by_each(ragged_native.ragged_attention, *arrays, options=case.options).items():
+            np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=atol, err_msg=name)
 
     @pytest.mark.parametrize("window", [None, 70])
     def test_a_row_depends_on_no_other(self, window):

@@ -72,8 +72,8 @@ def test_limits(changes, reason):
     ("dtype", "heads", "kv_heads", "dim", "rotated"),
     [
         ("bfloat16", 32, 8, 128, 128),
-        ("bfloat16", 8, 1, 64, 64),
-        ("bfloat16", 24, 8, 128, 96),
+        pytest.param("bfloat16", 8, 1, 64, 64, marks=pytest.mark.extended),
+        pytest.param("bfloat16", 24, 8, 128, 96, marks=pytest.mark.extended),
         ("float16", 4, 4, 64, 32),
         ("float32", 64, 8, 256, 256),
     ],

@@ -23,7 +23,7 @@ from pallas_kernels.registry import Target as KernelTarget
 from pallas_kernels.rotate_and_write import Rotation
 from pallas_kernels.rotate_write_attend import mosaic_gpu_support, rotate_write_attend
 from pallas_kernels.rotate_write_attend.problem import RotateAttendProblem
-from tests.support.tiers import sampled
+from tests.support.tiers import tiered
 
 from . import ptx
 from .needs import MOSAIC, PLUGIN
@@ -31,9 +31,10 @@ from .needs import MOSAIC, PLUGIN
 pytestmark = MOSAIC
 CASES = {case.name: case for case in ROTATE_ATTEND_CASES if case.tiny}
 SEVERAL = "tokens as rows"
+CORE = ("everything", "odd group", SEVERAL)  # heads that share a tile and one of a tile alone, every option, several tokens
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 3))
+@pytest.mark.parametrize("name", tiered(CASES, CORE))
 def test_case(capfd, name):
     result = check_rotate_attend(CASES[name], "float16" if name == "odd group" else "bfloat16", "mosaic_gpu_interpreted")
     assert result.verdict == "pass", result
@@ -118,11 +119,11 @@ def two_layers(device, *, dtype, heads, kv_heads, dim, rotated, page_size, **opt
 @pytest.mark.parametrize(
     ("dtype", "heads", "kv_heads", "dim", "rotated", "page_size", "options"),
     [
-        (jnp.bfloat16, 32, 8, 128, 128, 16, {}),
+        pytest.param(jnp.bfloat16, 32, 8, 128, 128, 16, {}, marks=pytest.mark.extended),
         (jnp.bfloat16, 8, 1, 128, 128, 16, {"window": 1024, "soft_cap": 30.0}),
-        (jnp.bfloat16, 28, 4, 128, 96, 64, {}),
+        pytest.param(jnp.bfloat16, 28, 4, 128, 96, 64, {}, marks=pytest.mark.extended),
         (jnp.float16, 4, 4, 64, 32, 8, {}),
-        (jnp.bfloat16, 16, 4, 80, 64, 32, {}),
+        pytest.param(jnp.bfloat16, 16, 4, 80, 64, 32, {}, marks=pytest.mark.extended),
         (jnp.bfloat16, 32, 8, 256, 256, 16, {}),
     ],
 )

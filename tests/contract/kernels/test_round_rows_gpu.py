@@ -59,7 +59,10 @@ def test_limits(width, dtype, reason):
 
 
 @PLUGIN
-@pytest.mark.parametrize(("width", "gated", "rows", "gpus"), [(8192, 3584, 64, 8), (4096, 14336, 3, 1), (16384, 6656, 16, 8)])
+@pytest.mark.parametrize(
+    ("width", "gated", "rows", "gpus"),
+    [(8192, 3584, 64, 8), (4096, 14336, 3, 1), pytest.param(16384, 6656, 16, 8, marks=pytest.mark.extended)],
+)
 def test_compiles_for_an_h100(capfd, monkeypatch, width, gated, rows, gpus):
     """Each call is one kernel on what a device has, and none spills; rows of products are a multiple of 16."""
     monkeypatch.setenv("MOSAIC_GPU_DUMP_PTXAS", "1")

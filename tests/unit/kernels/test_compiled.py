@@ -12,6 +12,7 @@ import pytest
 
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
+from tests.support.tiers import tiered
 
 LAYERS, PAGES, KV_HEADS, SIZE, DIM = 3, 1201, 2, 16, 32
 BF16_SCATTER_FIXED = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 11)
@@ -47,10 +48,18 @@ def arguments(dtype, tokens, rows, halves=2):
     )
 
 
+CACHES = (("float32", 2), ("bfloat16", 2), ("float8_e4m3fn", 2), ("int8", 2), ("int8", 1), ("float32", 1))
+DECODE, MIXED = (8, 8), (64, 8)  # tokens and rows
+
+
+# Each cache in one of the two steps, and each step with whole numbers, quantized ones and latents.
 @pytest.mark.parametrize(
-    ("dtype", "halves"), [("float32", 2), ("bfloat16", 2), ("float8_e4m3fn", 2), ("int8", 2), ("int8", 1), ("float32", 1)]
+    ("dtype", "halves", "tokens", "rows"),
+    tiered(
+        [(*cache, *step) for step in (DECODE, MIXED) for cache in CACHES],
+        [(*cache, *(DECODE, MIXED)[index % 2]) for index, cache in enumerate(CACHES)],
+    ),
 )
-@pytest.mark.parametrize(("tokens", "rows"), [(8, 8), (64, 8)], ids=["decode", "mixed"])
 def test_no_copy_of_the_cache(dtype, halves, tokens, rows):
     if dtype == "bfloat16" and not BF16_SCATTER_FIXED:
         pytest.skip("jax 0.10 scatters bf16 on CPU through a converted copy")

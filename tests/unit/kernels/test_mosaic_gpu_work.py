@@ -21,16 +21,16 @@ ONE_LONG = (128 * 1024, *(1024 for _ in range(63)))
 
 def tiles_of(lengths: tuple[int, ...], queries: int = 1) -> QueryTiles:
     """A tile a row; none where there are no keys."""
-    length = jnp.asarray(lengths, jnp.int32)
-    count = jnp.where(length > 0, queries, 0)
-    row = jnp.arange(len(lengths), dtype=jnp.int32)
-    return QueryTiles(row, jnp.maximum(length - queries, 0), count, row)
+    length = np.asarray(lengths, np.int32)
+    row = np.arange(len(lengths), dtype=np.int32)
+    parts = row, np.maximum(length - queries, 0), np.where(length > 0, np.int32(queries), np.int32(0)), row
+    return QueryTiles(*map(jnp.asarray, parts))
 
 
 def taken(tiles: QueryTiles, kv_heads: int, workers: Workers, window: int | None = None) -> np.ndarray:
     """How often each worker takes each block: [N, I, K, blocks]; checks where the results of its pieces go."""
-    work = line.plan(tiles, window=window, kv_heads=kv_heads, workers=workers)
-    count, most = tiles.row.shape[0], int(jnp.max(jnp.diff(work.end)))
+    work = jax.jit(partial(line.plan, window=window, kv_heads=kv_heads, workers=workers))(tiles)
+    count, most = tiles.row.shape[0], int(np.diff(np.asarray(work.end)).max())
     places = np.zeros(line.slots(count, kv_heads, workers), int)
 
     @jax.jit
@@ -91,11 +91,12 @@ def test_every_key_is_taken_once(lengths, queries, window, workers):
 
 
 def test_a_block_finds_its_worker():
+    share_of = jax.jit(partial(line.share_of, workers=ALL))
+    worker_of = jax.jit(partial(line.worker_of, workers=ALL))
     for total in (1, 5, 100, 4321):
-        share = line.share_of(jnp.arange(ALL.count, dtype=jnp.int32), jnp.int32(total), ALL)
+        share = share_of(np.arange(ALL.count, dtype=np.int32), np.int32(total))
         owner = np.repeat(np.arange(ALL.count), np.asarray(share.end - share.begin))
-        find = partial(line.worker_of, total=jnp.int32(total), workers=ALL)
-        np.testing.assert_array_equal(find(jnp.arange(total, dtype=jnp.int32)), owner)
+        np.testing.assert_array_equal(worker_of(np.arange(total, dtype=np.int32), np.int32(total)), owner)
 
 
 def test_short_batches_are_not_cut_into_small_pieces():

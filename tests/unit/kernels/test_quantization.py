@@ -38,6 +38,23 @@ KNOWN = [*SCHEMES.values(), Groups()]
 DIVIDED = pytest.mark.parametrize(
     "scheme", [scheme for scheme in KNOWN if not scheme.native_only], ids=lambda scheme: scheme.name
 )
+packed = jax.jit(pack, static_argnames=("layout", "scheme", "stacked"))
+
+
+@jax.jit
+def read(matrix: Matrix) -> tuple[jax.Array, jax.Array]:
+    """Its numbers, and two rows of them; another program than the one that packs, which might round nothing."""
+    return matrix.plain(), matrix.take(jnp.asarray([1, 0]))
+
+
+@jax.jit
+def restored(matrix: Matrix) -> jax.Array:
+    return matrix.layout.restore(matrix.values)
+
+
+@partial(jax.jit, static_argnames="implementations")
+def products(x: jax.Array, matrix: Matrix, implementations: tuple[str | None, ...] = (None,)) -> list[jax.Array]:
+    return [matmul(x, matrix, implementation=name) for name in implementations]
 
 
 def layouts(shape, inputs, scheme):
@@ -58,6 +75,22 @@ FITTED = [
     for shape, inputs in SHAPES
     if (fitted := scheme.fitted(shape, inputs)) is not None and (scheme.name != "groups" or shape[inputs[-1]] % 2 == 0)
 ]
+DTYPES = ("float32", "bfloat16", "float16")
+NAMED_SHAPES = [pytest.param(shape, inputs, id="x".join(map(str, shape))) for shape, inputs in SHAPES]
+
+
+def in_turn(cases, dtypes):
+    """The cases with each dtype; those outside of the dtypes' turns are extended."""
+    return [
+        pytest.param(
+            *case.values,
+            dtype,
+            id=f"{case.id}-{dtype}",
+            marks=() if (index + index // len(SHAPES)) % len(dtypes) == number else pytest.mark.extended,
+        )
+        for index, case in enumerate(cases)
+        for number, dtype in enumerate(dtypes)
+    ]
 
 
 @pytest.mark.parametrize(("scheme", "shape", "inputs"), FITTED)
@@ -68,7 +101,8 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
     numbers = (np.random.default_rng(seed).standard_normal(shape) * size).astype(np.float32)
     values, scales = scheme.quantize(numbers, inputs, np)
     for layout in layouts(shape, inputs, scheme):
-        matrix, described = pack(jnp.asarray(numbers), layout, scheme), packed_shape(numbers, layout, scheme)
+        matrix, described = packed(numbers, layout, scheme), packed_shape(numbers, layout, scheme)
+        plain, rows = (np.asarray(part) for part in read(matrix))
         assert matrix.shape == shape
         assert cast(Any, jax.tree.structure(matrix)) == jax.tree.structure(described)
         assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(matrix)] == [
@@ -76,9 +110,9 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
         ]
         # XLA's quotient may be another in its last bit, which decides between two numbers that are as near.
         most = 1e-3 if scheme.name.startswith("fp8") else 0.0
-        assert np.mean(np.asarray(layout.restore(matrix.values) != values)) <= most
+        assert np.mean(np.asarray(restored(matrix)) != values) <= most
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), matrix.scales, scales)
-        error = np.abs(np.asarray(matrix.plain(), np.float64) - numbers)
+        error = np.abs(plain.astype(np.float64) - numbers)
         bound = {
             "none": 0.0,
             "int8": 0.5001 * np.maximum(np.abs(numbers).max(axis=inputs, keepdims=True) / 127, 2.0**-126),
@@ -90,7 +124,7 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
             "fp8": np.maximum(np.abs(numbers) / 15.99, np.abs(numbers).max(axis=inputs, keepdims=True) / 448 * 2.0**-9.99),
         }[scheme.name]
         assert (error <= bound).all()
-        np.testing.assert_array_equal(matrix.take(jnp.asarray([1, 0])), np.asarray(matrix.plain())[[1, 0]])
+        np.testing.assert_array_equal(rows, plain[[1, 0]])
 
 
 @pytest.mark.parametrize(
@@ -98,11 +132,11 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
 )
 @pytest.mark.parametrize(("shape", "inputs"), [((64, 66), (0,)), ((3, 32, 5), (0, 1))])
 def test_a_stack_is_one_matrix_after_the_other(scheme, shape, inputs):
-    numbers = jnp.asarray(np.random.default_rng(0).standard_normal((3, *shape)), jnp.float32)
+    numbers = np.random.default_rng(0).standard_normal((3, *shape)).astype(np.float32)
     scheme = scheme.fitted(shape, inputs)
     for layout in (layout for layout in layouts(shape, inputs, scheme) if layout.native):
-        stack = pack(numbers, layout, scheme, stacked=True)
-        each = [pack(one, layout, scheme) for one in numbers]
+        stack = packed(numbers, layout, scheme, stacked=True)
+        each = [packed(one, layout, scheme) for one in numbers]
         assert stack.shape == (3, *shape)
         assert (stack.inputs, stack.outputs) == (each[0].inputs, each[0].outputs)
         assert not skips_padding(stack)
@@ -111,72 +145,71 @@ def test_a_stack_is_one_matrix_after_the_other(scheme, shape, inputs):
         for parts, shown, *ones in zip(*map(jax.tree.leaves, (stack, described, *each)), strict=True):
             assert (parts.shape, parts.dtype) == (shown.shape, shown.dtype)
             np.testing.assert_array_equal(parts, np.stack(ones))
-        np.testing.assert_array_equal(stack.plain(), np.stack([one.plain() for one in each]))
+        np.testing.assert_array_equal(jax.jit(Matrix.plain)(stack), np.stack([read(one)[0] for one in each]))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("scheme", "shape", "inputs"), [case for case in FITTED if case.values[0] not in (W8A8(), FP8())])
+@pytest.mark.parametrize(
+    ("scheme", "shape", "inputs", "dtype"),
+    in_turn([case for case in FITTED if case.values[0] not in (W8A8(), FP8())], DTYPES[:2]),
+)
 def test_products_are_those_of_the_numbers(scheme, shape, inputs, dtype):
     rng = np.random.default_rng(len(shape))
     row = [shape[axis] for axis in inputs]
-    x = jnp.asarray(rng.integers(-4, 5, (3, *row)), dtype)  # exact in every dtype
-    parameter = jnp.asarray(rng.standard_normal(shape), dtype)
+    x = rng.integers(-4, 5, (3, *row)).astype(jnp.dtype(dtype))  # exact in every dtype
+    parameter = rng.standard_normal(shape).astype(jnp.dtype(dtype))
+    names = ("xla",) if scheme.name == "groups" else ("xla", None)  # no native kernel knows it
     for layout in layouts(shape, inputs, scheme):
-        matrix = pack(parameter, layout, scheme)
-        want = np.tensordot(np.asarray(x, np.float64), np.asarray(matrix.plain(), np.float64), (range(1, x.ndim), inputs))
-        got = jax.jit(partial(matmul, implementation="xla"))(x, matrix)
-        assert got.dtype == np.float32
-        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
-        if scheme.name != "groups":  # no native kernel knows it
-            np.testing.assert_allclose(jax.jit(matmul)(x, matrix), want, rtol=0, atol=1e-4)
+        matrix = packed(parameter, layout, scheme)
+        want = np.tensordot(x.astype(np.float64), np.asarray(read(matrix)[0], np.float64), (range(1, x.ndim), inputs))
+        for got in products(x, matrix, names):
+            assert got.dtype == np.float32
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("shape", "inputs"), SHAPES)
+@pytest.mark.parametrize(("shape", "inputs", "dtype"), in_turn(NAMED_SHAPES, DTYPES))
 def test_rows_are_rounded_too_in_w8a8(shape, inputs, dtype):
     """Products are those of whole numbers, each row's its own; rows of zeros and tiny ones are rows, too."""
     rng = np.random.default_rng(0)
     numbers = rng.standard_normal((5, *(shape[axis] for axis in inputs))).astype(np.float32)
     numbers[1], numbers[2] = 0, numbers[2] * 1e-5
-    x = jnp.asarray(numbers, dtype)
-    exact = np.asarray(x, np.float32).reshape(5, -1)
+    x = numbers.astype(jnp.dtype(dtype))
+    exact = x.astype(np.float32).reshape(5, -1)
     steps = np.maximum(np.abs(exact).max(axis=1, keepdims=True) * np.float32(1 / 127), np.float32(2.0**-126))
     whole = np.rint(exact / steps).reshape(x.shape).astype(np.int64)
     for layout in layouts(shape, inputs, W8A8())[:2]:
-        matrix = pack(jnp.asarray(rng.standard_normal(shape), jnp.float32), layout, W8A8())
-        values = np.asarray(layout.restore(matrix.values), np.int64)
+        matrix = packed(rng.standard_normal(shape).astype(np.float32), layout, W8A8())
+        values = np.asarray(restored(matrix), np.int64)
         sums = np.tensordot(whole, values, (range(1, x.ndim), inputs))
         want = sums * steps.reshape(5, *[1] * (sums.ndim - 1)).astype(np.float64) * np.asarray(matrix.scales, np.float64)
-        for implementation in ("xla", None):
-            got = np.asarray(jax.jit(partial(matmul, implementation=implementation))(x, matrix))
+        for got in products(x, matrix, ("xla", None)):
             np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("shape", "inputs"), SHAPES)
+@pytest.mark.parametrize(("shape", "inputs", "dtype"), in_turn(NAMED_SHAPES, DTYPES[:2]))
 def test_rows_are_rounded_too_in_fp8(shape, inputs, dtype):
     """To the nearest number of E4M3, its ties to even, a row's numbers of the last dimension of inputs with one step."""
     rng, float8 = np.random.default_rng(0), ml_dtypes.float8_e4m3fn
     numbers = rng.standard_normal((5, *(shape[axis] for axis in inputs))).astype(np.float32)
     numbers[1], numbers[2] = 0, numbers[2] * 1e-5
-    x = jnp.asarray(numbers, dtype)
-    exact = np.asarray(x, np.float32)
+    x = numbers.astype(jnp.dtype(dtype))
+    exact = x.astype(np.float32)
     steps = np.maximum(np.abs(exact).max(axis=-1, keepdims=True) * np.float32(1 / 448), np.float32(2.0**-126))
     rounded = (exact / steps).astype(float8).astype(np.float64) * steps.astype(np.float64)
     for layout in layouts(shape, inputs, FP8()):
         plain = rng.standard_normal(shape).astype(np.float32)
-        matrix = pack(jnp.asarray(plain), layout, FP8())
+        matrix = packed(plain, layout, FP8())
         scales = np.abs(plain).max(axis=inputs) / np.float32(448)
         values = (plain / np.expand_dims(np.asarray(matrix.scales), inputs)).astype(float8).astype(np.float64)
         np.testing.assert_allclose(matrix.scales, scales, rtol=1e-6)
-        np.testing.assert_array_equal(np.asarray(layout.restore(matrix.values), np.float64), values)
+        np.testing.assert_array_equal(np.asarray(restored(matrix), np.float64), values)
         weights = values * np.expand_dims(np.asarray(matrix.scales, np.float64), inputs)
         want = np.tensordot(rounded, weights, (range(1, x.ndim), inputs))
-        got = np.asarray(jax.jit(matmul)(x, matrix))
+        got = np.asarray(products(x, matrix)[0])
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-        row = jnp.where((jnp.arange(5) == 3).reshape(-1, *[1] * (x.ndim - 1)), x, jnp.nan)
-        np.testing.assert_array_equal(np.asarray(jax.jit(matmul)(row, matrix))[3], got[3], "whatever other rows are")
+        row = x.copy()
+        row[np.arange(5) != 3] = np.nan
+        np.testing.assert_array_equal(np.asarray(products(row, matrix)[0])[3], got[3], "whatever other rows are")
 
 
 def test_sums_of_devices_are_rounded_before_they_are_added():
@@ -209,9 +242,9 @@ def test_more_inputs_than_an_int32_sums_stay_as_they_are():
 def test_plain_ones_are_divided_over_devices(scheme, arranged, shape, inputs, axes):
     """By the compiler, and under shard_map, where a device sees its own part."""
     mesh, rng = make_mesh(4), np.random.default_rng(0)
-    matrix = pack(jnp.asarray(rng.standard_normal(shape), jnp.float32), arranged(inputs), scheme)
-    x = jnp.asarray(rng.integers(-4, 5, (5, *(shape[axis] for axis in inputs))), jnp.float32)
-    want = np.asarray(matmul(x, matrix))
+    matrix = packed(rng.standard_normal(shape).astype(np.float32), arranged(inputs), scheme)
+    x = rng.integers(-4, 5, (5, *(shape[axis] for axis in inputs))).astype(np.float32)
+    want = np.asarray(products(x, matrix)[0])
     specs = matrix.specs(partition_spec(axes))
     divided = jax.tree.map(lambda part, spec: jax.device_put(part, NamedSharding(mesh, spec)), matrix, specs)
     assert divided.values.sharding.shard_shape(divided.values.shape) != divided.values.shape
@@ -236,12 +269,13 @@ def test_codes_of_four_bits_stand_for_number_less_zero_times_scale(numbers, zero
     want = (np.array(NUMBERS[numbers])[codes] - each[1]) * each[0]
     layout, scheme = CodePanels((0,), codes.shape), FourBit(numbers, group, zeros)
     scales = tuple(jnp.asarray(part) for part in factors)
-    matrix = Matrix(layout.arrange(jnp.asarray(codes)), scales, layout, scheme)
-    np.testing.assert_array_equal(layout.restore(matrix.values), codes)
-    np.testing.assert_allclose(matrix.plain(), want, rtol=0, atol=1e-5)
-    for rows in (1, 4, 5, 13):
-        x = rng.integers(-4, 5, (rows, inputs)).astype(np.float32)
-        np.testing.assert_allclose(matmul(jnp.asarray(x), matrix), x @ want, rtol=0, atol=2e-3)
+    matrix = Matrix(jax.jit(layout.arrange)(codes), scales, layout, scheme)
+    np.testing.assert_array_equal(restored(matrix), codes)
+    np.testing.assert_allclose(read(matrix)[0], want, rtol=0, atol=1e-5)
+    batches = [rng.integers(-4, 5, (rows, inputs)).astype(np.float32) for rows in (1, 4, 5, 13)]
+    multiplied = jax.jit(lambda batches, matrix: [matmul(x, matrix) for x in batches])(batches, matrix)
+    for x, got in zip(batches, multiplied, strict=True):
+        np.testing.assert_allclose(got, x @ want, rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "group"), [(37, 70, None), (256, 130, None), (64, 64, 4), (384, 150, 128)])
@@ -255,19 +289,21 @@ def test_every_number_of_e4m3_is_multiplied_as_it_is(inputs, outputs, group, dty
     layout, scheme = Panels((0,), codes.shape), Float8Weight(group)
     scales = rng.standard_normal((inputs // (group or inputs), outputs)).astype(np.float32)
     want = numbers.astype(np.float64) * np.repeat(scales.astype(np.float64), group or inputs, axis=0)
-    matrix = Matrix(layout.arrange(jnp.asarray(numbers)), jnp.asarray(scales), layout, scheme)
-    np.testing.assert_array_equal(matrix.plain(), want.astype(np.float32))
-    x = jnp.asarray(rng.integers(-4, 5, (131, inputs)), dtype)
-    products = np.asarray(x, np.float64) @ want
-    largest = np.abs(products).max()
-    np.testing.assert_allclose(matmul(x, matrix, implementation="xla"), products, rtol=0, atol=1e-6 * largest)
+    matrix = Matrix(jax.jit(layout.arrange)(numbers), jnp.asarray(scales), layout, scheme)
+    np.testing.assert_array_equal(read(matrix)[0], want.astype(np.float32))
+    x = rng.integers(-4, 5, (131, inputs)).astype(jnp.dtype(dtype))
+    exact = x.astype(np.float64) @ want
+    largest = np.abs(exact).max()
+    np.testing.assert_allclose(products(x, matrix, ("xla",))[0], exact, rtol=0, atol=1e-6 * largest)
     if native.missing() is not None:
         return
     for name in ("best", "avx512", "avx2", "portable"):
-        got = np.asarray(cpu_native.matmul(x, matrix, name))
-        np.testing.assert_allclose(got, products, rtol=0, atol=1e-6 * largest, err_msg=name)
-        for rows in (1, 5, 6, 129):
-            np.testing.assert_array_equal(cpu_native.matmul(x[:rows], matrix, name), got[:rows])
+        batches = [x[:rows] for rows in (131, 1, 5, 6, 129)]
+        multiply = jax.jit(lambda batches, matrix, name=name: [cpu_native.matmul(x, matrix, name) for x in batches])
+        got, *parts = (np.asarray(each) for each in multiply(batches, matrix))
+        np.testing.assert_allclose(got, exact, rtol=0, atol=1e-6 * largest, err_msg=name)
+        for part in parts:
+            np.testing.assert_array_equal(part, got[: len(part)])
 
 
 def test_groups_that_are_none_are_not_held():
