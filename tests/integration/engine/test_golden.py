@@ -28,7 +28,7 @@ CORE = {
 }
 # Of those, in steps of the two largest shapes: windows, caps, shared keys, latents, indexers and Mamba-2. The others in all.
 TWO_SHAPES = {
-    *("gemma2-caps", "gemma3-local", "gemma4-shared", "llama4-chunks", "granite4-dense"),
+    *("mistral-window", "gemma2-caps", "gemma3-local", "gemma4-shared", "llama4-chunks", "granite4-dense"),
     *("deepseek-v3-groups", "deepseek-v32-sparse", "glm5-shared"),
 }
 
