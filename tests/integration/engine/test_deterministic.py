@@ -13,6 +13,7 @@ from jaxserve.speculation.costs import DraftCosts
 from pallas_kernels import native
 from tests.golden.reading import read_golden
 from tests.support.engine import build, run
+from tests.support.tiers import tiered
 
 COUNT, ROWS, TOKENS = 8, 8, 96
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -26,6 +27,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "convolutions-int8": ("lfm2-conv", {"dtype": "bfloat16", "quantization": "int8"}),
     "caps-w8a8": ("gemma2-caps", {"dtype": "bfloat16", "quantization": "w8a8", "kv_cache_dtype": "fp8"}),
 }
+# Every kind of product (bfloat16, float32, int4, int8, w8a8), of cache, and of recurrent states once.
+CORE = {"pico-bfloat16", "mixture-int4", "mixture-int8", "delta-net-bfloat16", "state-space-float32", "caps-w8a8"}
 SCHEDULES: dict[str, dict[str, Any]] = {
     "together": {},
     "without the prefix cache": {"prefix_caching": False},
@@ -81,7 +84,7 @@ def alone(built, prompts):
     return [read(built, [prompt], wanted, overlap=False, prefix_caching=False)[0][0] for prompt, wanted in each]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", tiered(MODELS, CORE))
 def test_every_schedule_gives_the_same_bits(name, prompts, pico):
     built = pico if name == "pico-bfloat16" else made(name, deterministic=True)
     expected = alone(built, prompts)

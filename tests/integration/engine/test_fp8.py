@@ -12,14 +12,13 @@ from jaxserve.engine.preparation import prepare
 from jaxserve.errors import ConfigError
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.memory import device_bytes
-from jaxserve.models.binding import Params, bind, param_products
+from jaxserve.models.binding import Params, param_products
 from jaxserve.models.checkpoint import read_hf_config
-from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.sampling.params import SamplingParams
 from pallas_kernels.matmul import Layout, Matrix
 from pallas_kernels.quantization import FP8
-from tests.golden.reading import read_golden
+from tests.golden.reading import forward, logits_of, read_golden
 from tests.support.engine import run, silent
 from tests.support.schemes import RoundedRows
 
@@ -60,15 +59,11 @@ def test_greedy_tokens_are_those_of_rounded_rows(quantization):
         if not isinstance(leaf, Matrix):
             return jnp.asarray(np.asarray(leaf))
         assert isinstance(leaf.scheme, FP8)
-        numbers = jnp.asarray(np.asarray(leaf.plain()))
+        numbers = jnp.asarray(np.asarray(jax.jit(Matrix.plain)(leaf)))
         return Matrix(numbers, None, Layout(products[tuple(key.key for key in keys)].inputs), RoundedRows())
 
     params: Params = jax.tree.map_with_path(wide, held, is_leaf=lambda leaf: isinstance(leaf, Matrix))
-
-    @jax.jit
-    def logits(ids: jax.Array) -> jax.Array:
-        bound = bind(decoder, params)
-        return bound.logits(bound.hidden(ids, jnp.arange(len(ids)), dense_attend))
+    reference = forward(decoder, params)
 
     prompt = golden.prompts[golden.full_prompt]
     prompts = [prompt, prompt[:3], prompt[:20] + prompt[:7]]
@@ -77,7 +72,7 @@ def test_greedy_tokens_are_those_of_rounded_rows(quantization):
     assert again.tokens == [first.tokens[0], *first.tokens]
     assert max(update.num_cached for updates in again.updates for update in updates) > 0
     for asked, tokens in zip(prompts, first.tokens, strict=True):
-        rows = np.asarray(logits(np.array(asked + tokens, np.int32)))[len(asked) - 1 : -1]
+        rows = logits_of(reference, asked + tokens)[len(asked) - 1 : -1]
         chosen = rows[np.arange(LENGTH), tokens]
         assert (chosen >= rows.max(axis=1) - NEAR).all()
 

@@ -12,7 +12,7 @@ from jaxserve.engine.preparation import prepare
 from jaxserve.errors import ConfigError
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.memory import device_bytes
-from jaxserve.models.binding import bind
+from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
@@ -30,6 +30,17 @@ SETTINGS = {"quantization": "int8", "dtype": "float32", "page_size": 8}
 SETTINGS |= {"max_num_seqs": 2, "before_ready": "fewest", "max_num_batched_tokens": 8, "max_model_len": 128}
 
 
+@jax.jit
+def plain(held: Params) -> Params:
+    """The numbers that matrices stand for."""
+
+    def is_matrix(leaf: object) -> bool:
+        return isinstance(leaf, Matrix)
+
+    numbers: Params = jax.tree.map(lambda leaf: leaf.plain() if is_matrix(leaf) else leaf, held, is_leaf=is_matrix)
+    return numbers
+
+
 def config_for(golden, **more):
     return EngineConfig.from_settings({"model": str(golden.directory), **SETTINGS, **more})
 
@@ -37,9 +48,9 @@ def config_for(golden, **more):
 @pytest.mark.parametrize(
     ("name", "tensor", "expert"),
     [
-        pytest.param(NAME, 1, 1, marks=NATIVE),
+        pytest.param(NAME, 1, 1, marks=[NATIVE, pytest.mark.extended]),  # a model of experts has all of its products
         pytest.param(SHARED, 1, 1, marks=NATIVE),
-        (NAME, 2, 1),
+        pytest.param(NAME, 2, 1, marks=pytest.mark.extended),
         (SHARED, 4, 2),
         (LATENT, 2, 1),
     ],
@@ -54,20 +65,16 @@ def test_greedy_tokens_are_those_of_the_rounded_numbers(name, tensor, expert):
     assert built.report.memory.weights == device_bytes(held)
     assert any(leaf.dtype == np.int8 and leaf.sharding.num_devices == tensor for leaf in jax.tree.leaves(held))
     decoder = decoder_config(read_hf_config(golden.directory))
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(np.asarray(leaf.plain() if isinstance(leaf, Matrix) else leaf)),
-        held,
-        is_leaf=lambda leaf: isinstance(leaf, Matrix),
-    )
+    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), plain(held))
 
     @jax.jit
-    def best(ids: jax.Array) -> jax.Array:
+    def best(params: Params, ids: jax.Array) -> jax.Array:
         bound = bind(decoder, params)
         return jnp.argmax(bound.logits(bound.hidden(ids, jnp.arange(len(ids)), dense_attend)), axis=-1)
 
     prompt = golden.prompts[golden.full_prompt]
     tokens = run(built, [prompt, prompt[:3]], GREEDY).tokens[0]
-    assert tokens == np.asarray(best(np.array(prompt + tokens, np.int32)))[len(prompt) - 1 : -1].tolist()
+    assert tokens == np.asarray(best(params, np.array(prompt + tokens, np.int32)))[len(prompt) - 1 : -1].tolist()
 
 
 def test_what_cannot_be_is_refused_before_anything_is_loaded():

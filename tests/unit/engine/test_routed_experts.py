@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.local import LocalEngine
 from jaxserve.engine.remote.model import model_engine
 from jaxserve.errors import ConfigError
-from jaxserve.models.binding import bind
+from jaxserve.models.binding import Params, bind
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.experts import dispatch_all
 from tests.support.families import hf_config
@@ -35,18 +38,23 @@ LONGEST = 36
 
 def visited(llm: LLM, tokens: list[int]) -> np.ndarray[Any, Any]:
     """int32[T,layers,active], layer after layer, without pages or batches."""
+    executor: Any = llm._built.core.executor
+    padded = np.zeros(LONGEST, np.int32)  # all sequences have one shape, and what comes behind tokens changes nothing
+    padded[: len(tokens)] = tokens
+    return np.stack(plain_forward(executor._layout.config, executor.weights.tree, padded), axis=1)[: len(tokens)]
+
+
+@partial(jax.jit, static_argnums=0)
+def plain_forward(config: DecoderConfig, params: Params, tokens: jax.Array) -> list[jax.Array]:
+    """The experts of each layer."""
     layers = []
 
     def dispatch(layer: int, routed_tokens: Any, weights: Any, activate: Any) -> Any:
-        layers.append(np.asarray(routed_tokens.routed.experts))
+        layers.append(routed_tokens.routed.experts)
         return dispatch_all(layer, routed_tokens, weights, activate)
 
-    executor: Any = llm._built.core.executor
-    decoder = bind(executor._layout.config, executor.weights.tree)
-    padded = np.zeros(LONGEST, np.int32)  # all sequences have one shape, and what comes behind tokens changes nothing
-    padded[: len(tokens)] = tokens
-    decoder.hidden(jnp.array(padded), jnp.arange(LONGEST, dtype=jnp.int32), dense_attend, dispatch)
-    return np.stack(layers, axis=1)[: len(tokens)]
+    bind(config, params).hidden(tokens, jnp.arange(LONGEST, dtype=jnp.int32), dense_attend, dispatch)
+    return layers
 
 
 def check(llm: LLM, request: RequestOutput) -> None:

@@ -30,18 +30,19 @@ def tokens(llm: LLM) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def oracle() -> dict[int, list[list[int]]]:
-    """What fresh engines say, by the seed of their weights."""
-    return {seed: tokens(engine("qwen3", seed)) for seed in (1, 2)}
-
-
-@pytest.fixture(scope="module")
 def llm() -> LLM:
     return engine("qwen3", 1)
 
 
+@pytest.fixture(scope="module")
+def oracle(llm: LLM) -> dict[int, list[list[int]]]:
+    """What fresh engines say, by the seed of their weights: that of the tests as well, before its first update."""
+    assert llm.weight_version is None
+    return {1: tokens(llm), 2: tokens(engine("qwen3", 2))}
+
+
 @pytest.fixture
-def first(llm: LLM) -> LLM:
+def first(oracle: dict[int, list[list[int]]], llm: LLM) -> LLM:
     """An engine with the weights of seed 1."""
     llm.update_weights(on_devices(weights("qwen3", 1)), "one", force=True)
     return llm
