@@ -24,4 +24,4 @@ def _adapter(kind: Any, *, config: Any = None) -> TypeAdapter[Any]:
     return _ADAPTERS[key]
 
 
-v2.TypeAdapter = _adapter  # type: ignore[attr-defined]
+v2.TypeAdapter = _adapter  # type: ignore[assignment, attr-defined]
