@@ -7,12 +7,25 @@ import logging
 
 import pytest
 
+from jaxserve.children import Backoff
 from server.processes.keeper import Keeper, Recipe
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
-async def test_one_that_does_not_come_up_beside_an_engine_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+class AtOnce(Backoff):
+    """Counts failures, and nobody waits."""
+
+    def failed(self, lasted: float) -> int:
+        count = super().failed(lasted)
+        self.seconds = 0.0
+        return count
+
+
+async def test_one_that_does_not_come_up_beside_an_engine_is_started_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.processes.keeper.Backoff", AtOnce)
     specs = [b"ready", b"", b"", b"ready"]
     gone: list[str] = []
     started: list[int] = []

@@ -172,28 +172,33 @@ def slow_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HashServer
         yield server
 
 
-@pytest.mark.parametrize(("client", "fields"), WAYS, ids=[f"{way.__name__} {sorted(given)}" for way, given in WAYS])
-async def test_a_client_that_leaves_frees_its_pages(slow_engine: HashServer, client: Any, fields: dict[str, Any]) -> None:
+async def test_clients_that_leave_free_their_pages(slow_engine: HashServer) -> None:
     def runs() -> bool:
         return slow_engine.metrics()["kv_cache_usage_perc"] > 0
 
-    before = slow_engine.metrics()
-    async with client(slow_engine, fields):
-        await asyncio.to_thread(until, runs)
-    values = await asyncio.to_thread(slow_engine.until_idle)
-    assert values["requests_aborted_total"] + values["requests_rejected_total"] > before["requests_aborted_total"]
-    assert values["requests_finished_total"] == before["requests_finished_total"]
+    before = await asyncio.to_thread(slow_engine.until_idle)
+    for client, fields in WAYS:
+        async with client(slow_engine, fields):
+            await asyncio.to_thread(until, runs)
+        values = await asyncio.to_thread(slow_engine.until_idle)
+        way = (client.__name__, sorted(fields))
+        assert values["requests_aborted_total"] + values["requests_rejected_total"] > before["requests_aborted_total"], way
+        assert values["requests_finished_total"] == before["requests_finished_total"], way
+        before = values
 
 
-@pytest.mark.parametrize("client", [_http_client, _grpc_client])
-async def test_a_client_that_leaves_the_queue(slow_engine: HashServer, client: Any) -> None:
-    def waiting(count: int) -> Any:
-        return lambda: slow_engine.metrics()["num_requests_waiting"] == count
+async def test_clients_that_leave_the_queue(slow_engine: HashServer) -> None:
+    def queue(count: int, running: int) -> Any:
+        def holds() -> bool:
+            values = slow_engine.metrics()
+            return (values["num_requests_waiting"], values["num_requests_running"]) == (count, running)
+
+        return holds
 
     async with _http_client(slow_engine, {"n": 4}):
-        await asyncio.to_thread(until, lambda: slow_engine.metrics()["num_requests_running"] == 4)
-        async with client(slow_engine, {"n": 2}):
-            await asyncio.to_thread(until, waiting(2))
-        await asyncio.to_thread(until, waiting(0))
-        assert slow_engine.metrics()["num_requests_running"] == 4
+        await asyncio.to_thread(until, queue(0, 4))
+        for client in (_http_client, _grpc_client):
+            async with client(slow_engine, {"n": 2}):
+                await asyncio.to_thread(until, queue(2, 4))
+            await asyncio.to_thread(until, queue(0, 4))
     await asyncio.to_thread(slow_engine.until_idle)

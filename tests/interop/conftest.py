@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.serve_process import Process, Served
+from tests.support.serve_process import QUICKLY, Process, Served
 from tests.unit.metrics.scrape import values
 
 # Other tests serve the bundled model with these: what one has compiled, the others load.
-SMALL = ("--max-num-seqs", "4", "--max-num-batched-tokens", "32")
+SMALL = ("--max-num-seqs", "4", "--max-num-batched-tokens", "32", *QUICKLY)
 # On a slow machine clients that all come at once would be told to come back later.
 NO_HURRY = '{"classes": {"interactive_paid": {"queue_timeout": null}}}'
 

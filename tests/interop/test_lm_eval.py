@@ -86,7 +86,7 @@ def test_local_completions(completions: dict[str, Any]) -> None:
 @pytest.mark.filterwarnings("ignore")  # of the harness and its metrics
 def test_an_engine_in_this_process_comes_to_the_same(completions: dict[str, Any]) -> None:
     """As `local-completions` sees the model: without BOS of its own, and in windows that leave a token to generate."""
-    llm = LLM("pico", max_num_seqs=4, max_num_batched_tokens=32)
+    llm = LLM("pico", max_num_seqs=4, max_num_batched_tokens=32, before_ready="fewest")
     results = simple_evaluate(
         model=JaxserveLM(llm, max_length=CONTEXT - 2, add_bos_token=False),
         tasks=[*ANSWERS, *LIKELIHOODS, TEXT],

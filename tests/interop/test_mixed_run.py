@@ -28,7 +28,7 @@ AT_LEAST = {"leavers": mixed_clients.leavers, "grpc-leavers": mixed_clients.grpc
 MOST_OF_LEAVERS = {"leavers": 7 * 400, "grpc-leavers": 4 * 400}
 
 
-@pytest.mark.parametrize("front_ends", [1, 2])
+@pytest.mark.parametrize("front_ends", [pytest.param(1, marks=pytest.mark.extended), 2])  # two: whatever one does, and more
 async def test_requests_are_conserved_and_the_bill_is_what_was_delivered(served: Served, tmp_path: Path, front_ends: int) -> None:
     tenants = dict.fromkeys((*EXACTLY, *AT_LEAST, "lm-eval"), "")
     with gated(served, tmp_path, tenants, "--frontends", str(front_ends)) as server:

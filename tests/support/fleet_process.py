@@ -92,6 +92,7 @@ class ServedByFleet:
             "port": 0,
             "grpc-port": 0,
             "drain-timeout": 2,
+            "before-ready": "fewest",
             **settings(arguments),
             "pools": {"default": {"replicas": REPLICAS, "cpus": 0.1}},
             "ray": {"address": self._cluster.address},

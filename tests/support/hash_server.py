@@ -100,16 +100,18 @@ class HashServer(Process):
         until(self.is_ready)
 
     def until_idle(self) -> dict[str, float]:
-        """Nothing runs, every page is free, and every request was counted once; across all processes."""
+        """Nothing runs, every page is free, and every request was counted once; across all processes. Returns those metrics."""
+        values: dict[str, float] = {}
 
         def idle() -> bool:
-            values = self.metrics()
+            nonlocal values
+            values = self.metrics()  # which a server renders once a second
             ended = values["requests_finished_total"] + values["requests_aborted_total"] + values["requests_rejected_total"]
             busy = values["num_requests_running"] or values["num_requests_waiting"] or values["kv_cache_usage_perc"]
             return not busy and values["requests_received_total"] == ended
 
         until(idle)
-        return self.metrics()
+        return values
 
 
 def until(condition: Any) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import schemathesis
 
-# Two ways to say what form the output must have, or one that is none; the hash engine knows no grammars.
+# Two ways to say what form the output must have, or one that is none or is not made; the hash engine knows no grammars.
 _FORMS = (
     "each says what the output looks like",
     "must have exactly one of",
     "must be left out with",
+    "must not be text where detokenize is false",
     "no tokenizer, which grammars need",
 )
 # Calls and results of a conversation, tools and the one that is chosen; the hash engine neither calls nor thinks.

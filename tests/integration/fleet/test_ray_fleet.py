@@ -34,7 +34,9 @@ DAILY = 60
 FLEET = """
 model: pico
 max-model-len: 512
-max-num-seqs: 8
+max-num-seqs: 4
+max-num-batched-tokens: 32
+before-ready: fewest
 port: 0
 grpc-port: 0
 drain-timeout: 2

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import psutil
-import pytest
 
 from jaxserve.metrics.catalogue import CATALOGUE, Kind
 from tests.support.hash_server import ENGINE, FRONT_END, PATIENCE, HashServer, hash_server, until
-from tests.support.serve_process import ROOT
 from tests.unit.metrics.scrape import values
 
 # The engine counts these itself, from 0 after each of its starts, as Prometheus expects of a process that restarts.
@@ -66,32 +63,25 @@ class Scraper(threading.Thread):
         return self.last
 
 
-def ask(server: HashServer, streams: list[subprocess.Popen[bytes]], count: int) -> None:
-    """Streams that last, each with a connection of its own, so that all front ends get some."""
-    code = (
-        "import sys, httpx\n"
-        "with httpx.stream('POST', sys.argv[1] + '/v1/completions', timeout=60, json={'prompt': 'x', 'max_tokens': 200,"
-        " 'ignore_eos': True, 'stream': True}) as reply:\n"
-        "    for line in reply.iter_lines(): pass\n"
-    )
+def read(http: str) -> None:
+    """A stream that lasts, to its end or to that of the process that it comes from."""
+    body = {"prompt": "x", "max_tokens": 100, "ignore_eos": True, "stream": True}
+    with suppress(httpx.HTTPError), httpx.stream("POST", f"{http}/v1/completions", timeout=PATIENCE, json=body) as reply:
+        for _ in reply.iter_lines():
+            pass
+
+
+def ask(server: HashServer, count: int) -> None:
+    """Streams, each with a connection of its own, so that all front ends get some."""
     for _ in range(count):
-        streams.append(subprocess.Popen([sys.executable, "-c", code, server.http], cwd=ROOT, stderr=subprocess.DEVNULL))
+        threading.Thread(target=read, args=(server.http,), daemon=True).start()
 
 
-@pytest.fixture
-def streams():
-    started: list[subprocess.Popen[bytes]] = []
-    yield started
-    for stream in started:
-        stream.kill()
-        stream.wait()
-
-
-def test_metrics_survive_their_processes(tmp_path: Path, streams: list[subprocess.Popen[bytes]]) -> None:
+def test_metrics_survive_their_processes(tmp_path: Path) -> None:
     with hash_server(tmp_path, {"frontends": 2}, step_seconds=0.1) as server:
         scraper = Scraper(server.http)
         scraper.start()
-        ask(server, streams, 8)
+        ask(server, 8)
         until(lambda: total(scraper.last, "time_to_first_token_seconds_count") == 8)
         until(lambda: total(scraper.last, "active_streams") == 8)
 
@@ -99,7 +89,7 @@ def test_metrics_survive_their_processes(tmp_path: Path, streams: list[subproces
         os.kill(busiest, signal.SIGKILL)
         until(lambda: scraper.last.get(("process_restarts_total", ("frontend",))) == 1)
         until(lambda: scraper.last.get(("requests_aborted_total", ("hash", "process_died")), 0.0) > 0)
-        ask(server, streams, 2)  # for there may have been none at the other front end
+        ask(server, 2)  # for there may have been none at the other front end
         until(lambda: total(scraper.last, "time_to_first_token_seconds_count") == 10)
         steps = total(scraper.last, "batch_rows_count")
         os.kill(server.pids(ENGINE)[0], signal.SIGKILL)

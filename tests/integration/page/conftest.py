@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
 
 from tests.integration.page.chat import Chat
+from tests.interop.conftest import SMALL
 from tests.support.serve_process import Process, Served
 
 # What keeps it from looking for anything outside this machine.
@@ -39,7 +40,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def pico(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The bundled model, which can add."""
-    yield from served(tmp_path_factory.mktemp("pico"), "--max-num-seqs", "8")
+    yield from served(tmp_path_factory.mktemp("pico"), *SMALL)
 
 
 @contextmanager

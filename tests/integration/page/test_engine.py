@@ -76,8 +76,8 @@ def test_a_burst_is_shown_as_the_metrics_have_it(page: Page, pico: Process) -> N
     expect(page.locator(".badge")).to_have_text("live")
     before = metrics(pico)["generation_tokens_total"]
     shown = number(figure(page, "generated").text_content())  # also what nobody was left to read: others use this server
-    threads = burst(pico, 24, 450)  # for some seconds: the page has four looks a second
-    expect(figure(page, "running")).to_have_text("8", timeout=PATIENCE_MS)  # --max-num-seqs
+    threads = burst(pico, 12, 450)  # for some seconds: the page has four looks a second
+    expect(figure(page, "running")).to_have_text("4", timeout=PATIENCE_MS)  # --max-num-seqs
     expect(page.get_by_role("region", name="Who waits")).to_contain_text("acme")
     expect(page.locator(".requests tbody")).to_contain_text("decode")
     expect(page.locator(".requests tbody")).to_contain_text("queued")

@@ -137,9 +137,14 @@ def refused(reply: httpx.Response, path: str) -> tuple[str | None, str]:
     return error["param"], error["message"]
 
 
-def test_schemathesis_finds_nothing(url: str, tmp_path: Path) -> None:
+# The first cover each constraint of every schema; the others add random bodies, and links between operations.
+PHASES = ["examples,coverage", pytest.param("examples,coverage,fuzzing,stateful", marks=pytest.mark.extended)]
+
+
+@pytest.mark.parametrize("phases", PHASES)
+def test_schemathesis_finds_nothing(url: str, tmp_path: Path, phases: str) -> None:
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
-    bounds = ("--max-examples", EXAMPLES, "--seed", "1", "--warnings", "off")
+    bounds = ("--phases", phases, "--max-examples", EXAMPLES, "--seed", "1", "--warnings", "off")
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", *bounds]
     here = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=400, check=False)

@@ -15,6 +15,7 @@ import pytest
 from jaxserve.proto import inference_pb2 as pb
 from jaxserve.proto.inference_pb2_grpc import InferenceStub
 from jaxserve.serve import main
+from tests.interop import conftest as interop
 from tests.support.serve_process import FREE_PORTS, ROOT, Process, Served, command, environment
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
@@ -154,7 +155,7 @@ JSON = ("--log-format", "json", "--frontends", "2")
 
 @pytest.fixture(scope="module")
 def pico(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    yield from served(tmp_path_factory.mktemp("pico"), *JSON, "--max-num-seqs", "2", "--max-num-batched-tokens", "64")
+    yield from served(tmp_path_factory.mktemp("pico"), *JSON, *interop.SMALL)
 
 
 def test_the_bundled_model_adds(pico: Process) -> None:

@@ -62,7 +62,14 @@ def answers(process: Process) -> list[list[tuple[str, str, list[float]]]]:
 
 
 @pytest.mark.one_server("processes of the cluster have one device")
-@pytest.mark.parametrize("model", [pico, eight_kv_heads], ids=lambda model: model.__name__)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(pico, id="pico"),
+        # Engines of this and other models are compared in one process.
+        pytest.param(eight_kv_heads, id="eight_kv_heads", marks=pytest.mark.extended),
+    ],
+)
 def test_the_same_answers(served: Served, model: Model, tmp_path: Path) -> None:
     with ExitStack() as running:
         one, eight = (running.enter_context(serving(served, tmp_path / str(tensor), model, tensor)) for tensor in (1, 8))

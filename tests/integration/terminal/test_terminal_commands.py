@@ -6,12 +6,13 @@ import sys
 
 import pytest
 
+from tests.interop.conftest import SMALL
 from tests.support.serve_process import environment
 
 
 @pytest.fixture(scope="module")
 def server(served, tmp_path_factory):
-    yield from served(tmp_path_factory.mktemp("server"))
+    yield from served(tmp_path_factory.mktemp("server"), *SMALL)
 
 
 def command(name, *arguments, lines="", seconds=240):

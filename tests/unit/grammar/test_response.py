@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -36,6 +37,7 @@ TIGHT = {**WEATHER, "additionalProperties": False}
 LONGEST = 500
 
 
+@cache
 def family(name: str, reasoning: str = "qwen3") -> ResponseTemplate:
     template = find_template("", tool_call_parser=name, reasoning_parser="openai_gptoss" if name == "openai" else reasoning)
     assert template is not None
