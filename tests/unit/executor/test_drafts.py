@@ -21,7 +21,7 @@ from jaxserve.speculation.drafter import Guess
 from jaxserve.speculation.speculation import Speculation
 from jaxserve.weights.load import load_params
 from sharding.mesh import make_mesh
-from tests.support.bench import request as request_of
+from tests.support.bench import request
 from tests.support.engine import silent
 from tests.support.hash_executor import masked_rows
 from tests.support.plans import make_plan
@@ -33,11 +33,10 @@ DRAFTS, LENGTH = 3, 40
 SIZES: dict[str, Any] = {"max_num_seqs": 3, "max_num_batched_tokens": 12, "max_model_len": 64, "num_pages": 60, "page_size": 4}
 
 
-# On several devices rows choose by other variants: tests/unit/sampling has these with drafts.
-@pytest.fixture(scope="module", params=tiered([1, 2], {1}))
-def executor(tmp_path_factory, request):
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory):
     directory = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-    config, mesh = decoder_config(read_hf_config(directory)), make_mesh(request.param)
+    config, mesh = decoder_config(read_hf_config(directory)), make_mesh(2)
     options = ExecutorOptions(**SIZES, dtype="float32", kv_dtype="float32", max_drafts=DRAFTS, fewest_shapes=True, strict=True)
     params = load_params(directory, config, mesh, "float32", load_format="dummy", seed=0, progress=lambda done, total: None)
     lowering = Lowering(config, mesh, options)
@@ -107,21 +106,21 @@ class Foreknowing:
 
 
 REQUESTS = [
-    request_of("greedy", [3, 1, 4, 1, 5], LENGTH),
-    request_of("drawn", [9, 2, 6], LENGTH, temperature=1.0, logprobs=2),
-    request_of("truncated", [5, 3, 5, 8, 9, 7, 9], LENGTH, temperature=0.7, top_k=5),
+    request("greedy", [3, 1, 4, 1, 5], LENGTH),
+    request("drawn", [9, 2, 6], LENGTH, temperature=1.0, logprobs=2),
+    request("truncated", [5, 3, 5, 8, 9, 7, 9], LENGTH, temperature=0.7, top_k=5),
 ]
 COUNTING = [
-    request_of("greedy", [3, 1, 4, 1, 5], LENGTH, frequency_penalty=0.4, presence_penalty=0.1),
-    request_of("drawn", [9, 2, 6], LENGTH, temperature=1.0, repetition_penalty=1.4, logprobs=0),
-    request_of("suppressed", [5, 3, 5, 8], LENGTH, temperature=2.0, min_tokens=12, stop_token_ids=tuple(range(0, 160, 11))),
+    request("greedy", [3, 1, 4, 1, 5], LENGTH, frequency_penalty=0.4, presence_penalty=0.1),
+    request("drawn", [9, 2, 6], LENGTH, temperature=1.0, repetition_penalty=1.4, logprobs=0),
+    request("suppressed", [5, 3, 5, 8], LENGTH, temperature=2.0, min_tokens=12, stop_token_ids=tuple(range(0, 160, 11))),
 ]
 
 
 FORMS = [
-    request_of("greedy", [3, 1, 4, 1, 5], LENGTH, structured_outputs=params_of(3), logprobs=2),
-    request_of("drawn", [9, 2, 6], LENGTH, temperature=1.0, structured_outputs=params_of(6), logprobs=0),
-    request_of("free", [5, 3, 5, 8, 9, 7, 9], 20, temperature=1.0, logprobs=1),
+    request("greedy", [3, 1, 4, 1, 5], LENGTH, structured_outputs=params_of(3), logprobs=2),
+    request("drawn", [9, 2, 6], LENGTH, temperature=1.0, structured_outputs=params_of(6), logprobs=0),
+    request("free", [5, 3, 5, 8, 9, 7, 9], 20, temperature=1.0, logprobs=1),
 ]
 
 
@@ -132,7 +131,7 @@ def without_drafts(executor):
 
 
 KINDS = {"free": REQUESTS, "counting": COUNTING, "forms": FORMS}
-# Each kind with each number of right guesses and both ways of planning, and each number with both ways.
+# Each kind with each rate of wrong guesses, planned in one of the two ways; each kind and each rate in both.
 CORE = {(kind, wrong, (number + place) % 2 == 0) for number, kind in enumerate(KINDS) for place, wrong in enumerate((2, 5, 1000))}
 
 

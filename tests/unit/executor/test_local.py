@@ -142,7 +142,7 @@ def test_a_page_of_nan_does_not_reach_pages_copied_beside_it(executor):
 def test_serving_begins_with_a_few_steps_and_gives_the_same_tokens(executor, tmp_path):
     directory = write_tiny_checkpoint(tmp_path)
     config = decoder_config(read_hf_config(directory) | {"tie_word_embeddings": False})
-    options = replace(OPTIONS, max_num_seqs=4, first_alone=True)
+    options = replace(OPTIONS, max_num_seqs=8, first_alone=True)
     params = load_params(
         directory, config, make_mesh(2), "float32", load_format="dummy", seed=0, progress=lambda done, total: None
     )

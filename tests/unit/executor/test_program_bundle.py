@@ -163,16 +163,16 @@ def test_what_is_not_there_is_compiled(tmp_path, lowering, compiled, model, fres
     save_programs(tmp_path, lowering, {name: compiled[name] for name in ("forward_8x2", "prompt_logprobs")})
     start = Start(tmp_path, model)
     assert start.told == [("loading programs", 1, 2), ("loading programs", 2, 2), *(("compiling", n, 6) for n in range(1, 7))]
-    assert sorted(set(start.compiled) - {"jit(load_row)", "jit(put_table)"}) == ["jit(choose)", "jit(copy)", "jit(forward)"]
+    assert sorted(set(start.compiled) - {"jit(load_row)", "jit(put_table)"}) == ["jit(choose)", "jit(choose)", "jit(forward)"]
     assert start.tokens == fresh[0]
     assert caplog.text == ""
 
 
 def test_every_saved_step_is_loaded_before_serving_begins(tmp_path, model):
-    """That of 2 rows is not among those that serving begins with."""
-    options = replace(OPTIONS, max_num_seqs=4, max_num_batched_tokens=4, first_alone=True)
+    """That of 4 rows is not among those that serving begins with."""
+    options = replace(OPTIONS, max_num_seqs=16, max_num_batched_tokens=16, first_alone=True)
     lowering = lowered(model[0], 1, options)
-    bucket = lowering.grid.choose(2, 2)
+    bucket = lowering.grid.choose(4, 4)
     assert bucket not in lowering.grid.first()
     save_programs(tmp_path, lowering, {forward_name(bucket): lowering.forward(bucket).compile()})
     told = []
@@ -222,8 +222,8 @@ def test_damaged_files_are_an_error_line_each_and_compiled(saved, model, fresh, 
     other_checksum = "the checksum is not the manifest's"
     damages = {
         "forward_2x2": (flip, other_checksum),
-        "put_table": (lambda path: path.unlink(), "No such file"),
-        "load_row": (lambda path: path.write_bytes(b""), other_checksum),
+        "choose_2_greedy": (lambda path: path.unlink(), "No such file"),
+        "choose_2_general": (lambda path: path.write_bytes(b""), other_checksum),
     }
     for name, (damage, _) in damages.items():
         damage(program_path(saved, name))
@@ -235,7 +235,7 @@ def test_damaged_files_are_an_error_line_each_and_compiled(saved, model, fresh, 
         assert record.message.startswith(f"the saved program {program_path(saved, name)} cannot be loaded, compiling: ")
         assert words in record.message
     assert start.told[-1] == ("loading programs", ALL, ALL)
-    assert sorted(start.compiled) == ["jit(forward)", "jit(load_row)", "jit(put_table)"]
+    assert sorted(start.compiled) == ["jit(choose)", "jit(choose)", "jit(forward)"]
     assert start.tokens == fresh[0]
 
 

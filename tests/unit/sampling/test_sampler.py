@@ -160,11 +160,16 @@ def test_truncation_matches_sorting(variant):
 
 @pytest.mark.parametrize("variant", [ASKING, STRAIGHT[-1]], ids=["asking", "straight"])
 def test_ties_are_cut_by_id(variant):
-    deficit = jnp.asarray([[1.0, 0.0, 1.0, 0.0, 1.0, 1.0]])
-    assert np.asarray(keep(deficit, make_batch(1, top_k=4), variant, 6)).tolist() == [[True, True, True, True, False, False]]
-    assert np.asarray(keep(jnp.zeros((1, 6)), make_batch(1, top_p=0.5), variant, 6)).tolist() == [
-        [True, True, True, False, False, False]
-    ]
+    def kept(deficit: list[float], **params) -> list[int]:
+        """Of the first tokens of every row, behind which all are impossible."""
+        rows = np.full((64, 97), 1e4, np.float32)
+        rows[:, : len(deficit)] = deficit
+        found = np.asarray(keep(rows, make_batch(64, **params), variant, 97))
+        np.testing.assert_array_equal(found, found[:1].repeat(64, axis=0))
+        return np.flatnonzero(found[0]).tolist()
+
+    assert kept([1.0, 0.0, 1.0, 0.0, 1.0, 1.0], top_k=4) == [0, 1, 2, 3]
+    assert kept([0.0] * 6, top_p=0.5) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "general"])

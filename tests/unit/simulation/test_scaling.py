@@ -10,6 +10,7 @@ import pytest
 
 from jaxserve.errors import ConfigError
 from jaxserve.simulate import main
+from jaxserve.simulation.ledger import ENDS
 from jaxserve.simulation.report import Report, report
 from jaxserve.simulation.scaling import parse_scaling
 from jaxserve.simulation.scenario import Scenario, build, simulate
@@ -51,6 +52,8 @@ def spike() -> tuple[Report, float]:
         assert fleet.now >= last
         seconds += (fleet.now - last) * taken
         taken, last = sum(one is not None for one in fleet._replicas) + len(fleet.scaling.starting), fleet.now
+    total = fleet.ledger.total()
+    assert total.received == sum(getattr(total, end) for end in ENDS)
     assert not fleet.ledger.active
     return report(settings, fleet), seconds
 
