@@ -38,16 +38,30 @@ def is_matrix(leaf: Any) -> bool:
     return isinstance(leaf, Matrix)
 
 
+def packer_of(directory: Path, devices: int, quantization: Any) -> Packer:
+    config = decoder_config(read_hf_config(directory))
+    return Packer(config, make_mesh(devices), quantization, stored_schemes(directory, config, "auto"))
+
+
+def planned(directory: Path, dtype: str, devices: int, quantization: Any) -> Params:
+    """Shapes alone."""
+    config = decoder_config(read_hf_config(directory))
+    return packer_of(directory, devices, quantization).shapes(placed_params(config, make_mesh(devices), dtype))
+
+
 def loaded(directory: Path, dtype: str = "float32", devices: int = 1, quantization: Any = "none", **more: Any) -> Loaded:
     config, mesh = decoder_config(read_hf_config(directory)), make_mesh(devices)
-    packer = Packer(config, mesh, quantization, stored_schemes(directory, config, "auto"))
+    packer = packer_of(directory, devices, quantization)
     params = load_params(directory, config, mesh, dtype, packer=packer, **more)
     return Loaded(params, packer.shapes(placed_params(config, mesh, dtype)))
 
 
-def plain(params: Params) -> Params:
-    shown: Params = jax.tree.map(lambda leaf: leaf.plain() if is_matrix(leaf) else leaf, params, is_leaf=is_matrix)
-    return shown
+_numbers = jax.jit(Matrix.plain)  # one program for all matrices of a shape, not one for each of its operations
+
+
+def plain(params: Any) -> Any:
+    """Each matrix's numbers, of a tree or of one matrix."""
+    return jax.tree.map(lambda leaf: _numbers(leaf) if is_matrix(leaf) else leaf, params, is_leaf=is_matrix)
 
 
 def dequantized(directory: Path, dtype: str = "float32") -> Params:

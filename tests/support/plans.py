@@ -3,10 +3,10 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from jaxserve.sampling.options import MASKED, NUM_LOGPROBS, TEMPERATURE
-from jaxserve.step.batch import DeviceBatch, make_batch
+from jaxserve.step.batch import DeviceBatch, PackedBatch, make_batch
 from jaxserve.step.buckets import Bucket
 from jaxserve.step.example import Row, example_plan
 from jaxserve.step.page_tables import PageTables, most_changes, put_table
@@ -23,13 +23,22 @@ def device_batch(
 ) -> DeviceBatch:
     """What a plan becomes on a device whose slots had other sequences before, and knows no row's length but those given."""
     slots = max(slots, plan.num_rows)
-    tables: jax.Array = jnp.ones((groups, slots + 1, max_pages), jnp.int32).at[:, slots].set(0)
+    tables: Any = np.ones((groups, slots + 1, max_pages), np.int32)
+    tables[:, slots] = 0
     most = most_changes(bucket.tokens, bucket.rows, groups, page_size)
     changes = PageTables(slots, groups, max_pages).changes(plan, most)
     for slot, table in changes.whole:
-        tables = put_table(tables, jnp.int32(slot), jnp.asarray(table))
+        tables = _put_table(tables, np.int32(slot), np.asarray(table))
     packed = make_batch(plan, bucket, changes, table_shape=(groups, slots + 1, max_pages), page_size=page_size)
-    return packed.unpacked(jnp.zeros(slots + 1, jnp.int32) if lengths is None else lengths, packed.changed(tables))
+    return _unpacked(packed, tables, np.zeros(slots + 1, np.int32) if lengths is None else lengths)
+
+
+_put_table = jax.jit(put_table)
+
+
+@jax.jit
+def _unpacked(packed: PackedBatch, tables: jax.Array, lengths: jax.Array) -> DeviceBatch:
+    return packed.unpacked(lengths, packed.changed(tables))
 
 
 Pairs = tuple[tuple[int, int], ...]

@@ -386,13 +386,13 @@ def test_programs_of_a_gpu_are_saved_with_what_they_are_for(checkpoint: str, tmp
     measured.mkdir()
     (measured / "kernel.pb").write_bytes(b"of a GPU")
     of_model: dict[str, Any] = {"model": checkpoint, "layers": 1, "max_num_seqs": 8, "num_pages": 99}
-    of_model |= {"rows": "4", "tokens": "none", "variants": "greedy,general"}
+    of_model |= {"rows": "4", "tokens": "none", "variants": "greedy,random"}
     config = TargetConfig(**of_model, target="h100:2", tp=2, autotune_results=str(measured))
     result = compile_for(config, lambda step: None, programs)
     assert result.num_pages == 99
     assert result.saved is not None
     others = ("prompt_logprobs", "load_row", "put_table", "copy_pages", "expert_tokens")
-    assert result.saved.names == ("choose_4_greedy", "choose_4_general", "forward_4x4", *others)
+    assert result.saved.names == ("choose_4_greedy", "choose_4_random", "forward_4x4", *others)
     assert result.steps[0].launches is None, "a dump's path would be in the program"
     manifest = read_manifest(programs)
     assert manifest is not None

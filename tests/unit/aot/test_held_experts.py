@@ -11,9 +11,11 @@ import pytest
 from jaxserve.aot.build import Result
 from tests.support.stored_formats import FORMATS, FP8_BLOCKS, write
 from tests.support.tiers import tiered
-from tests.unit.aot.test_compile import LAYERS, MOE, compiled, needs_plugin
+from tests.unit.aot.test_compile import MOE, compiled, needs_plugin
 
 EMBED, FFN, EXPERTS, VOCAB = 512, 512, 32, 1000
+LAYERS = 1  # all are alike
+ONE_LAYER = {**MOE, "num_hidden_layers": LAYERS}
 WEIGHTS = LAYERS * (EXPERTS * 3 * EMBED * FFN + 4 * EMBED * EMBED)  # of experts and attention, whose heads are as wide as rows
 OUTPUTS = LAYERS * (EXPERTS * (2 * FFN + EMBED) + 4 * EMBED)
 ONE_MATRIX = 2 * EMBED * 2 * FFN  # bytes of an expert's gate and up in bfloat16
@@ -23,7 +25,7 @@ ONE_MATRIX = 2 * EMBED * 2 * FFN  # bytes of an expert's gate and up in bfloat16
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """The same model in bfloat16."""
     directory = tmp_path_factory.mktemp("plain")
-    (directory / "config.json").write_text(json.dumps(MOE))
+    (directory / "config.json").write_text(json.dumps(ONE_LAYER))
     return compiled(str(directory), 1, rows="4", tokens="none")
 
 
@@ -50,13 +52,13 @@ ROUNDED = {"int8": WEIGHTS + VOCAB * EMBED - 4 * (OUTPUTS + VOCAB), "int4": (WEI
 @pytest.mark.parametrize("name", tiered(STORED, {"fp8"}))
 def test_as_they_are_stored(name: str, plain: Result, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (method, quantized, _), fewer = STORED[name]
-    directory = write(tmp_path / "model", method, quantized, MOE)
+    directory = write(tmp_path / "model", method, quantized, ONE_LAYER)
     check(compiled(str(directory), 1, rows="4", tokens="none"), plain, fewer, caplog)
 
 
 @needs_plugin
 @pytest.mark.parametrize("name", tiered(ROUNDED, {"int8"}))
 def test_rounded(name: str, plain: Result, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(MOE))
+    (tmp_path / "config.json").write_text(json.dumps(ONE_LAYER))
     result = compiled(str(tmp_path), 1, rows="4", tokens="none", quantization=name)
     check(result, plain, ROUNDED[name], caplog)

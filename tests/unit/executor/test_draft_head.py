@@ -109,7 +109,8 @@ def build(target_directory, head_directory, devices: int) -> LocalExecutor:
     return LocalExecutor(lowering, make_programs(lowering, silent), params, draft=weights)
 
 
-@pytest.mark.parametrize(("which", "devices"), [(0, 1), (1, 1), (0, 2)])
+# Both layouts of heads, one device and two.
+@pytest.mark.parametrize(("which", "devices"), [pytest.param(0, 1, marks=pytest.mark.extended), (1, 1), (0, 2)])
 def test_guesses_are_those_of_the_plain_head(models, which, devices):
     """And tokens those of the plain target."""
     (target_directory, *heads), target, weights, targets = models

@@ -1,5 +1,7 @@
 """Rows of several tokens on the local executor: the tokens are those that it chooses one at a time."""
 
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from tests.support.engine import silent
 from tests.support.hash_executor import masked_rows
 from tests.support.plans import make_plan
 from tests.support.scripted_grammars import ScriptedGrammars, params_of
+from tests.support.tiers import tiered
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 DRAFTS, LENGTH = 3, 40
@@ -121,11 +124,21 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("wrong", [2, 5, 1000])
-@pytest.mark.parametrize("requests", [REQUESTS, COUNTING, FORMS], ids=["free", "counting", "forms"])
-def test_tokens_and_logprobs_do_not_depend_on_drafts(executor, requests, wrong, ahead):
-    tokens, ranks, steps = run(executor, requests)
+@pytest.fixture(scope="module")
+def without_drafts(executor):
+    """What `run` gives, by the kind of requests."""
+    return cache(lambda kind: run(executor, KINDS[kind]))
+
+
+KINDS = {"free": REQUESTS, "counting": COUNTING, "forms": FORMS}
+# Each kind with each rate of wrong guesses, planned in one of the two ways; each kind and each rate in both.
+CORE = {(kind, wrong, (number + place) % 2 == 0) for number, kind in enumerate(KINDS) for place, wrong in enumerate((2, 5, 1000))}
+
+
+@pytest.mark.parametrize(("kind", "wrong", "ahead"), tiered(product(KINDS, (2, 5, 1000), (False, True)), CORE))
+def test_tokens_and_logprobs_do_not_depend_on_drafts(executor, without_drafts, kind, wrong, ahead):
+    requests = KINDS[kind]
+    tokens, ranks, steps = without_drafts(kind)
     assert len(set(tokens["drawn"])) > 5
     told = [[*one.prompt, *tokens[one.id]] for one in requests]
     with_drafts = run(executor, requests, Foreknowing(told, wrong), ahead=ahead)

@@ -21,6 +21,7 @@ from jaxserve.step.buckets import Bucket
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.ragged_paged_attention.query_tiles import Rows
 from sharding import make_mesh
+from tests.support.one_program import at_once
 from tests.support.plans import device_batch, make_plan
 
 HEADS, NOPE, SHARED, VALUE, LATENT, PAGE = 4, 4, 3, 5, 16, 4
@@ -33,8 +34,8 @@ def layer_of(tokens: int, seed: int = 0) -> tuple[LatentHeads, Any]:
     """Heads, and latents [T, 1, D], of so many tokens."""
     rng = np.random.default_rng(seed)
     shapes = ((tokens, HEADS, NOPE + SHARED), (HEADS, NOPE, LATENT), (HEADS, VALUE, LATENT), (tokens, 1, LATENT + SHARED))
-    *heads, latents = (jnp.asarray(rng.standard_normal(shape) / 2, jnp.float32) for shape in shapes)
-    return LatentHeads(*heads), latents
+    *heads, latents = (np.asarray(rng.standard_normal(shape) / 2, np.float32) for shape in shapes)
+    return LatentHeads(*heads), latents  # type: ignore[arg-type]  # arrays all the same
 
 
 def test_from_how_many_tokens_on() -> None:
@@ -71,8 +72,8 @@ part_of = jax.jit(Part.of, static_argnums=2)
 def test_a_part_has_its_rows_tokens_in_front(counts: list[tuple[int, bool]]) -> None:
     sizes, chosen = np.array([count for count, _ in counts]), np.array([one for _, one in counts])
     start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    rows = Rows(jnp.zeros((6, 1), jnp.int32), jnp.asarray(start), jnp.asarray(sizes + 10, jnp.int32))
-    part = part_of(rows, jnp.asarray(chosen), 31)
+    rows: Any = Rows(*(np.asarray(each, np.int32) for each in (np.zeros((6, 1)), start, sizes + 10)))  # type: ignore[arg-type]
+    part = jax.tree.map(np.asarray, part_of(rows, chosen, 31))
     mine = np.flatnonzero(np.repeat(chosen, sizes))
     np.testing.assert_array_equal(part.query_start, np.concatenate([[0], np.cumsum(np.where(chosen, sizes, 0))]))
     np.testing.assert_array_equal(part.kv_length, np.where(chosen, sizes + 10, 0))
@@ -88,8 +89,8 @@ def run(tensor: int, rows: list[tuple[int, int, tuple[int, ...]]], cached: Cache
         (heads.q[first : first + count], k[first : first + count])
         for (first, count, _), (heads, k) in zip(rows, given, strict=True)
     ]
-    q, k = (jnp.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    q, k = (jnp.pad(x, ((0, tokens - len(x)), (0, 0), (0, 0)), constant_values=jnp.nan) for x in (q, k))
+    q, k = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    q, k = (np.pad(x, ((0, tokens - len(x)), (0, 0), (0, 0)), constant_values=np.nan) for x in (q, k))
     up = given[0][0]
 
     @jax.jit
@@ -102,6 +103,10 @@ def run(tensor: int, rows: list[tuple[int, int, tuple[int, ...]]], cached: Cache
     return step(cached, q, k)
 
 
+def whole(heads: LatentHeads, k: jax.Array) -> jax.Array:
+    return dense_attend(1, heads.absorbed(), k, None, None, OPTIONS, None, None, heads)
+
+
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_long_and_short_rows_of_one_step(tensor: int) -> None:
     """A decode, a chunk behind what an earlier step computed, a short chunk, and a prompt; NaN where nothing was written."""
@@ -112,10 +117,10 @@ def test_long_and_short_rows_of_one_step(tensor: int) -> None:
     cache = CacheArrays(jnp.full((2, 17, 1, tensor, PAGE, LATENT + SHARED), jnp.nan))
     _, cache = run(tensor, [(0, 8, pages[0]), (0, 11, pages[1]), (0, 5, pages[2])], cache, 30, given[:3])
     rows = [(8, 1, pages[0]), (11, 19, pages[1]), (5, 3, pages[2]), (0, 12, pages[3])]
-    got, _ = run(tensor, rows, cache, 40, given)
+    got = np.asarray(run(tensor, rows, cache, 40, given)[0])
     place = 0
     for (first, count, _), (heads, k) in zip(rows, given, strict=True):
-        want = dense_attend(1, heads.absorbed(), k, None, None, OPTIONS, None, None, heads)
+        want = at_once(whole, heads, k)
         np.testing.assert_allclose(got[place : place + count], want[first : first + count], atol=2e-6, rtol=0)
         place += count
 
@@ -124,7 +129,9 @@ def split_of(rows: list[tuple[int, int]], tokens: int, max_pages: int) -> Split 
     """Of rows (tokens, keys)."""
     plan = make_plan(*((range(length - count, length), length, tuple(range(1, 1 - -length // PAGE))) for count, length in rows))
     batch = device_batch(plan, Bucket(tokens=tokens, rows=len(rows)), page_size=PAGE, max_pages=max_pages)
-    return Split.of(batch, 0, layer_of(tokens)[0], PAGE)
+    split = jax.jit(lambda batch, heads: Split.of(batch, 0, heads, PAGE))(batch, layer_of(tokens)[0])
+    found: Split | None = jax.tree.map(np.asarray, split)
+    return found
 
 
 def test_rows_that_do_not_fit_the_workspace_attend_to_latents() -> None:

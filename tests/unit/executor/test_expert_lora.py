@@ -21,6 +21,7 @@ from jaxserve.weights.load import load_params
 from sharding import make_mesh, shards_of
 from tests.support import hlo
 from tests.support.families import hf_config
+from tests.support.tiers import tiered
 
 CONFIG = decoder_config(hf_config("qwen2_moe"))  # layer 0 alone has experts, 8 of which a token visits 3, and a shared one
 assert CONFIG.experts is not None
@@ -123,7 +124,8 @@ def with_changes(matrices, tensors, modules, name):
     return new
 
 
-@pytest.mark.parametrize(("devices", "groups"), [(1, 1), (2, 1), (2, 2), (4, 2), (8, 8)])
+# Groups of one device and of several, alone and beside one another.
+@pytest.mark.parametrize(("devices", "groups"), tiered([(1, 1), (2, 1), (2, 2), (4, 2), (8, 8)], {(1, 1), (2, 1), (4, 2)}))
 def test_every_token_has_its_own_adapter_or_none(x, merged, devices, groups):
     mesh = make_mesh(devices // groups, expert=groups)
     got, text = layer(mesh, x, slots_of(mesh))

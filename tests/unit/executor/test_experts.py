@@ -25,6 +25,7 @@ from pallas_kernels.registry import KernelError
 from sharding import make_mesh
 from tests.support import hlo
 from tests.support.families import hf_config
+from tests.support.tiers import tiered
 
 TOKENS = np.array([3, 141, 59, 26, 5, 35, 300, 0, 97, 93, 23, 84, 84, 84, 84, 84], np.int32)
 REAL = 12  # of them; the others are padding
@@ -59,7 +60,8 @@ def one_device():
     return np.asarray(run(params, TOKENS))
 
 
-@pytest.mark.parametrize(("devices", "groups"), [(1, 1), (2, 2), (4, 1), (4, 2), (8, 8)])
+# Groups of one device and of several, alone and beside one another.
+@pytest.mark.parametrize(("devices", "groups"), tiered([(1, 1), (2, 2), (4, 1), (4, 2), (8, 8)], {(1, 1), (2, 2), (4, 2)}))
 def test_the_same_on_every_mesh(one_device, devices, groups):
     states, counts, text = hidden(mesh_of(devices, groups))
     np.testing.assert_allclose(states[:REAL], one_device[:REAL], atol=1e-5, rtol=0)

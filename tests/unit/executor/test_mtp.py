@@ -60,7 +60,18 @@ def build(directory, devices, module_directory=None) -> LocalExecutor:
     return LocalExecutor(lowering, make_programs(lowering, silent), params, draft=weights)
 
 
-@pytest.mark.parametrize(("config", "shares", "devices"), [(CONFIG, False, 1), (CONFIG, True, 2), (SPARSE, False, 2)])
+# Both kinds of attention, a module with tables of its own and one that shares the target's; on two devices test_draft_head
+# has a draft, too.
+@pytest.mark.parametrize(
+    ("config", "shares", "devices"),
+    [
+        pytest.param(CONFIG, False, 1, marks=pytest.mark.extended),
+        (CONFIG, True, 1),
+        pytest.param(CONFIG, True, 2, marks=pytest.mark.extended),
+        (SPARSE, False, 1),
+        pytest.param(SPARSE, False, 2, marks=pytest.mark.extended),
+    ],
+)
 def test_guesses_are_those_of_the_plain_module(tmp_path, config, shares, devices):
     """And tokens those of the plain target."""
     weights = random_deepseek(np.random.default_rng(3), config, shares=shares)

@@ -20,6 +20,7 @@ from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import rotate
 from sharding import make_mesh
 from tests.contract.kernels.needs import MOSAIC, PLUGIN
+from tests.support.one_program import at_once
 from tests.support.plans import device_batch, make_plan
 
 TOKENS, PAGE, HEADS, KV_HEADS, DIM = 11, 4, 4, 2, 8
@@ -30,24 +31,25 @@ def paged(tensor, cache, options, q, k, v, sinks, rope=None, kernels=AUTOMATIC):
     """One row of all tokens, in pages 1, 2 and 3; the last layer of two."""
     plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
     batch = device_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), page_size=PAGE, max_pages=3)
-    padded = jax.tree.map(lambda x: jnp.pad(x, ((0, 1), *[(0, 0)] * (x.ndim - 1)), constant_values=jnp.nan), (q, k, v, rope))
+    padded = jax.tree.map(lambda x: np.pad(x, ((0, 1), *[(0, 0)] * (x.ndim - 1)), constant_values=np.nan), (q, k, v, rope))
 
     @jax.jit
     def run(cache, q, k, v, rope, sinks):
         attend = PagedAttend(make_mesh(tensor), cache, batch, kernels, group_layers((None, None)))
         return attend(1, q, k, v, rope, options, sinks)
 
-    return run(cache if isinstance(cache, CacheArrays) else CacheArrays(cache), *padded, sinks)[:TOKENS]
+    attended = run(cache if isinstance(cache, CacheArrays) else CacheArrays(cache), *padded, sinks)
+    return np.asarray(attended)[:TOKENS]
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("sinks", [None, jnp.array([-1.0, 0.0, 1.0, 3.0])], ids=["plain", "sinks"])
+@pytest.mark.parametrize("sinks", [None, np.array([-1.0, 0.0, 1.0, 3.0], np.float32)], ids=["plain", "sinks"])
 def test_keys_and_values(tensor, sinks):
     rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    q, k, v = (np.asarray(rng.standard_normal((TOKENS, heads, DIM)), np.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
     kv_pages = jnp.full((2, 5, 2, KV_HEADS, PAGE, DIM), jnp.nan)
     got = paged(tensor, kv_pages, OPTIONS, q, k, v, sinks)
-    np.testing.assert_allclose(got, dense_attend(1, q, k, v, None, OPTIONS, sinks), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(got, at_once(dense_attend, 1, q, k, v, None, OPTIONS, sinks), atol=1e-6, rtol=0)
 
 
 ONE_KERNEL = replace(AUTOMATIC, kv_write=(LayerRange("mosaic_gpu_interpreted", 0, None),))
@@ -57,17 +59,17 @@ ONE_KERNEL = replace(AUTOMATIC, kv_write=(LayerRange("mosaic_gpu_interpreted", 0
 @pytest.mark.parametrize(("tensor", "kernels"), [(1, AUTOMATIC), (2, AUTOMATIC), pytest.param(1, ONE_KERNEL, marks=MOSAIC)])
 def test_rotates_queries_and_keys(tensor, kernels):
     rng = np.random.default_rng(3)
-    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, 64)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
-    rope = rotation(RopeConfig(rotated_dims=32), 64, jnp.arange(TOKENS) + 5)
+    q, k, v = (np.asarray(rng.standard_normal((TOKENS, heads, 64)), np.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    rope = at_once(rotation, RopeConfig(rotated_dims=32), 64, np.arange(TOKENS, dtype=np.int32) + 5)
     got = paged(tensor, jnp.full((2, 5, 2, KV_HEADS, PAGE, 64), jnp.nan), OPTIONS, q, k, v, None, rope, kernels)
-    np.testing.assert_allclose(got, dense_attend(1, q, k, v, rope, OPTIONS, None), atol=2e-6, rtol=0)
+    np.testing.assert_allclose(got, at_once(dense_attend, 1, q, k, v, rope, OPTIONS, None), atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kernels", [AUTOMATIC, pytest.param(ONE_KERNEL, marks=MOSAIC)])
 def test_a_named_kernel_of_kv_write_quantizes_what_was_rotated(kernels):
     rng = np.random.default_rng(4)
-    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, 64)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
-    rope = rotation(RopeConfig(rotated_dims=32), 64, jnp.arange(TOKENS) + 5)
+    q, k, v = (np.asarray(rng.standard_normal((TOKENS, heads, 64)), np.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    rope = at_once(rotation, RopeConfig(rotated_dims=32), 64, np.arange(TOKENS, dtype=np.int32) + 5)
     shape = (2, 5, 2, KV_HEADS, PAGE, 64)
     cache = CacheArrays(jnp.full(shape, 0x7F, jnp.uint8), jnp.full(shape[:5], jnp.nan, jnp.bfloat16))
     got = paged(1, cache, OPTIONS, q, k, v, None, rope, kernels)
@@ -76,7 +78,10 @@ def test_a_named_kernel_of_kv_write_quantizes_what_was_rotated(kernels):
         scale = (jnp.abs(x).max(axis=-1, keepdims=True) / 448).astype(jnp.bfloat16).astype(jnp.float32)
         return (x / scale).astype(jnp.float8_e4m3fn).astype(jnp.float32) * scale
 
-    want = dense_attend(1, rotate(q, rope), rounded(rotate(k, rope)), rounded(v), None, OPTIONS, None)
+    def whole(q, k, v, rope):
+        return dense_attend(1, rotate(q, rope), rounded(rotate(k, rope)), rounded(v), None, OPTIONS, None)
+
+    want = at_once(whole, q, k, v, rope)
     np.testing.assert_allclose(got, want, atol=2e-6, rtol=0)
 
 
@@ -116,11 +121,11 @@ def test_latents(tensor):
     """Every device has the one latent of a token."""
     rng = np.random.default_rng(1)
     options = replace(OPTIONS, value_dim=5)
-    q, latent = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, 1))
+    q, latent = (np.asarray(rng.standard_normal((TOKENS, heads, DIM)), np.float32) for heads in (HEADS, 1))
     kv_pages = jnp.full((2, 5, 1, tensor, PAGE, DIM), jnp.nan)
-    got = paged(tensor, kv_pages, options, q, jnp.repeat(latent, tensor, axis=1), None, None)
+    got = paged(tensor, kv_pages, options, q, np.repeat(latent, tensor, axis=1), None, None)
     assert got.shape == (TOKENS, HEADS, 5)
-    np.testing.assert_allclose(got, dense_attend(1, q, latent, None, None, options, None), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(got, at_once(dense_attend, 1, q, latent, None, None, options, None), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
@@ -128,23 +133,27 @@ def test_latents(tensor):
 def test_layers_whose_heads_differ_have_the_beginnings_of_their_pages(tensor, kv_heads, dim):
     """The cache's have 2 heads of 16: as many numbers in heads of another size, and half of them."""
     rng = np.random.default_rng(5)
-    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, dim)), jnp.float32) for heads in (HEADS, kv_heads, kv_heads))
+    q, k, v = (np.asarray(rng.standard_normal((TOKENS, heads, dim)), np.float32) for heads in (HEADS, kv_heads, kv_heads))
     got = paged(tensor, jnp.full((2, 5, 2, 2, PAGE, 16), jnp.nan), OPTIONS, q, k, v, None)
-    np.testing.assert_allclose(got, dense_attend(1, q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(got, at_once(dense_attend, 1, q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
 
 
 def test_layers_that_attend_to_the_same_store_it_once():
     """Layer 1 reads what layer 0 has stored, and what it is given itself goes nowhere."""
     rng, groups = np.random.default_rng(6), group_layers((None,)).read_by((0, 0))
     assert groups == LayerGroups((None,), ((0, 0), (0, 0)), 1)
-    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    q, k, v = (np.asarray(rng.standard_normal((TOKENS, heads, DIM)), np.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
     plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
     batch = device_batch(plan, Bucket(tokens=TOKENS, rows=1), page_size=PAGE, max_pages=3)
-    attend = PagedAttend(make_mesh(1), CacheArrays(jnp.full((1, 4, 2, KV_HEADS, PAGE, DIM), jnp.nan)), batch, AUTOMATIC, groups)
-    first = attend(0, q, k, v, None, OPTIONS, None)
-    second = attend(1, 2 * q, k * jnp.nan, v * jnp.nan, None, OPTIONS, None)
-    np.testing.assert_allclose(first, dense_attend(0, q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
-    np.testing.assert_allclose(second, dense_attend(1, 2 * q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
+
+    @jax.jit
+    def run(pages, q, k, v):
+        attend = PagedAttend(make_mesh(1), CacheArrays(pages), batch, AUTOMATIC, groups)
+        return attend(0, q, k, v, None, OPTIONS, None), attend(1, 2 * q, k * jnp.nan, v * jnp.nan, None, OPTIONS, None)
+
+    first, second = run(np.full((1, 4, 2, KV_HEADS, PAGE, DIM), np.nan, np.float32), q, k, v)
+    np.testing.assert_allclose(first, at_once(dense_attend, 0, q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(second, at_once(dense_attend, 1, 2 * q, k, v, None, OPTIONS, None), atol=1e-6, rtol=0)
 
 
 def test_groups_of_layers_have_pages_of_their_own():
@@ -166,14 +175,15 @@ def test_groups_of_layers_have_pages_of_their_own():
         return attend.cache.stored, out
 
     layers = [
-        tuple(jnp.asarray(rng.standard_normal((TOKENS + 1, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+        tuple(np.asarray(rng.standard_normal((TOKENS + 1, heads, DIM)), np.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
         for _ in range(4)
     ]
     kv_pages = jnp.full((2, 7, 2, KV_HEADS, PAGE, DIM), jnp.nan)
     kv_pages, _ = run(kv_pages, first, [tuple(x[:TOKENS] for x in layer) for layer in layers])
-    kv_pages = kv_pages.at[:, 4].set(jnp.nan)
+    kv_pages = np.array(kv_pages)
+    kv_pages[:, 4] = np.nan
     _, out = run(kv_pages, second, [tuple(x[TOKENS:] for x in layer) for layer in layers])
     for layer, got in enumerate(out):
         options = replace(OPTIONS, window=(None, 5, None, 5)[layer])
         q, k, v = layers[layer]
-        np.testing.assert_allclose(got, dense_attend(layer, q, k, v, None, options, None)[TOKENS:], atol=1e-6, rtol=0)
+        np.testing.assert_allclose(got, at_once(dense_attend, layer, q, k, v, None, options, None)[TOKENS:], atol=1e-6, rtol=0)

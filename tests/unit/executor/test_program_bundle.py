@@ -18,6 +18,7 @@ from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.lowering import Lowering, forward_name
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_bundle import MANIFEST, Manifest, ProgramBundle, program_path, read_manifest, save_programs
+from jaxserve.executor.program_spec import ProgramSpec
 from jaxserve.executor.programs import make_programs
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
@@ -37,9 +38,16 @@ OPTIONS = ExecutorOptions(
     strict=True,
 )
 STEPS = ["forward_2x2", "forward_8x2"]
-CHOICES = ["greedy", "random", "logprobs", "processed", "truncated", "penalized", "general"]
+CHOICES = ["greedy", "general"]
 OTHERS = [*(f"choose_2_{name}" for name in CHOICES), "prompt_logprobs", "load_row", "put_table", "copy_pages", "expert_tokens"]
 ALL = len(STEPS + OTHERS)
+
+
+def lowered(config, devices=2, options=OPTIONS):
+    """With the first and the last of the variants that choose tokens: each is another program to compile."""
+    lowering = Lowering(config, make_mesh(devices), options)
+    lowering.variants = lowering.variants[::6]
+    return lowering
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,7 +67,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def lowering(model):
     """Two of the eight devices."""
-    return Lowering(model[0], make_mesh(2), OPTIONS)
+    return lowered(model[0])
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +107,7 @@ class Start:
     def __init__(self, directory, model):
         self.told: list[Any] = []
         self.compiled: list[str] = []
-        lowering = Lowering(model[0], make_mesh(2), OPTIONS)
+        lowering = lowered(model[0])
 
         def listen(event, duration_secs, **more):
             if event == "/jax/core/compile/backend_compile_duration":
@@ -120,10 +128,24 @@ class Start:
         self.temporary = executor.temporary_bytes
 
 
+class Compiled:
+    """A store that has programs as they were compiled."""
+
+    def __init__(self, programs: dict[str, Any]) -> None:
+        self.names = frozenset(programs)
+        self._programs = programs
+
+    def load(self, spec: ProgramSpec) -> Any:
+        return self._programs[spec.name]
+
+    def make(self, spec: ProgramSpec) -> Any:
+        raise AssertionError(f"{spec.name} is there")
+
+
 @pytest.fixture(scope="module")
-def fresh(lowering, model):
-    """Tokens and workspace of an executor that compiled its programs."""
-    executor = LocalExecutor(lowering, make_programs(lowering, lambda *told: None), model[1])
+def fresh(lowering, compiled, model):
+    """Tokens and workspace of an executor that has its programs as they were compiled."""
+    executor = LocalExecutor(lowering, make_programs(lowering, lambda *told: None, Compiled(compiled)), model[1])
     tokens = tokens_of(executor)
     assert any(before != after for before, after in pairwise(tokens)), "the tokens say something"
     return tokens, executor.temporary_bytes
@@ -149,7 +171,7 @@ def test_what_is_not_there_is_compiled(tmp_path, lowering, compiled, model, fres
 def test_every_saved_step_is_loaded_before_serving_begins(tmp_path, model):
     """That of 4 rows is not among those that serving begins with."""
     options = replace(OPTIONS, max_num_seqs=16, max_num_batched_tokens=16, first_alone=True)
-    lowering = Lowering(model[0], make_mesh(1), options)
+    lowering = lowered(model[0], 1, options)
     bucket = lowering.grid.choose(4, 4)
     assert bucket not in lowering.grid.first()
     save_programs(tmp_path, lowering, {forward_name(bucket): lowering.forward(bucket).compile()})
@@ -169,7 +191,7 @@ def test_every_saved_step_is_loaded_before_serving_begins(tmp_path, model):
     ],
 )
 def test_an_engine_that_differs_names_every_field_and_takes_nothing(saved, model, caplog, change, lines):
-    other = Lowering(model[0], make_mesh(2), replace(OPTIONS, **change))
+    other = lowered(model[0], options=replace(OPTIONS, **change))
     names = ProgramBundle(saved, manifest_of(saved), other).names
     assert names == frozenset()
     (record,) = caplog.records
@@ -178,7 +200,7 @@ def test_an_engine_that_differs_names_every_field_and_takes_nothing(saved, model
 
 
 def test_another_model_and_another_number_of_devices(saved, model, caplog):
-    ProgramBundle(saved, manifest_of(saved), Lowering(replace(model[0], norm_eps=1e-6), make_mesh(1), OPTIONS))
+    ProgramBundle(saved, manifest_of(saved), lowered(replace(model[0], norm_eps=1e-6), 1))
     assert "model.norm_eps: saved 1e-05, here 1e-06; tensor_parallel_size: saved 2, here 1" in caplog.text
 
 
@@ -196,24 +218,24 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (flip, "the checksum is not the manifest's"),
-        (lambda path: path.unlink(), "No such file"),
-        (lambda path: path.write_bytes(b""), "the checksum is not the manifest's"),
-    ],
-)
-def test_a_damaged_file_is_an_error_line_and_compiled(saved, model, fresh, caplog, damage, words):
-    path = program_path(saved, "forward_2x2")
-    damage(path)
+def test_damaged_files_are_an_error_line_each_and_compiled(saved, model, fresh, caplog):
+    other_checksum = "the checksum is not the manifest's"
+    damages = {
+        "forward_2x2": (flip, other_checksum),
+        "choose_2_greedy": (lambda path: path.unlink(), "No such file"),
+        "choose_2_general": (lambda path: path.write_bytes(b""), other_checksum),
+    }
+    for name, (damage, _) in damages.items():
+        damage(program_path(saved, name))
     start = Start(saved, model)
-    (record,) = caplog.records
-    assert record.levelno == logging.ERROR
-    assert record.message.startswith(f"the saved program {path} cannot be loaded, compiling: ")
-    assert words in record.message
+    assert len(caplog.records) == len(damages)
+    for name, (_, words) in damages.items():
+        (record,) = [record for record in caplog.records if str(program_path(saved, name)) in record.message]
+        assert record.levelno == logging.ERROR
+        assert record.message.startswith(f"the saved program {program_path(saved, name)} cannot be loaded, compiling: ")
+        assert words in record.message
     assert start.told[-1] == ("loading programs", ALL, ALL)
-    assert len(start.compiled) == 1
+    assert sorted(start.compiled) == ["jit(choose)", "jit(choose)", "jit(forward)"]
     assert start.tokens == fresh[0]
 
 

@@ -14,10 +14,12 @@ from jaxserve.executor.cache_arrays import CacheArrays
 from jaxserve.executor.paged_attention import PagedAttend
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.indexer import Index
+from jaxserve.step.batch import DeviceBatch
 from jaxserve.step.buckets import Bucket
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.registry import KernelError
 from sharding import make_mesh
+from tests.support.one_program import at_once
 from tests.support.plans import device_batch, make_plan
 
 TOKENS, PAGE, HEADS, DIM, INDEX_HEADS, INDEX_DIM = 21, 4, 4, 8, 16, 6
@@ -28,9 +30,9 @@ def given(top_k: int) -> tuple[Any, Any, Index]:
     """Queries, cached vectors and the index of all tokens."""
     rng = np.random.default_rng(0)
     sizes = ((HEADS, DIM), (1, DIM + INDEX_DIM), (INDEX_HEADS, INDEX_DIM))
-    q, k, index_q = (jnp.asarray(rng.standard_normal((TOKENS, *size)), jnp.float32) for size in sizes)
-    weights = jnp.asarray(rng.standard_normal((TOKENS, INDEX_HEADS)), jnp.float32)
-    return q, k, Index(1, index_q, weights, k[:, 0, DIM:], top_k)
+    q, k, index_q = (np.asarray(rng.standard_normal((TOKENS, *size)), np.float32) for size in sizes)
+    weights = np.asarray(rng.standard_normal((TOKENS, INDEX_HEADS)), np.float32)
+    return q, k, Index(1, index_q, weights, k[:, 0, DIM:], top_k)  # type: ignore[arg-type]  # arrays all the same
 
 
 def paged(tensor: int, top_k: int, steps: tuple[int, ...], attention: str | None = None) -> np.ndarray:
@@ -39,23 +41,24 @@ def paged(tensor: int, top_k: int, steps: tuple[int, ...], attention: str | None
     cache = CacheArrays(jnp.full((2, 8, 1, tensor, PAGE, DIM + INDEX_DIM), jnp.nan))
     kernels = AUTOMATIC if attention is None else replace(AUTOMATIC, attention=(LayerRange(attention, 0, None),))
     attended, done = [], 0
+
+    @jax.jit
+    def run(cache: CacheArrays, batch: DeviceBatch, q: Any, k: Any, index_q: Any, weights: Any) -> Any:
+        attend = PagedAttend(make_mesh(tensor), cache, batch, kernels, group_layers((None, None)))
+        keys = k[:, 0, DIM:]
+        out = attend(1, q, jnp.repeat(k, tensor, axis=1), None, None, OPTIONS, None, Index(1, index_q, weights, keys, top_k))
+        return attend.cache, out
+
     for count in steps:
         now = slice(done, done + count)
         plan = make_plan((range(done, done + count), done + count, (2, 1, 3, 5, 4, 7)))
-        bucket = Bucket(tokens=count + 1, rows=2)
+        bucket = Bucket(tokens=1 + (max(steps) if count > 1 else 1), rows=2)  # chunks have one program, and decodes one
         batch = device_batch(plan, bucket, page_size=PAGE, max_pages=6)
 
-        @jax.jit
-        def run(cache: CacheArrays, q: Any, k: Any, index_q: Any, weights: Any, batch: Any = batch) -> Any:
-            attend = PagedAttend(make_mesh(tensor), cache, batch, kernels, group_layers((None, None)))
-            keys = k[:, 0, DIM:]
-            out = attend(1, q, jnp.repeat(k, tensor, axis=1), None, None, OPTIONS, None, Index(1, index_q, weights, keys, top_k))
-            return attend.cache, out
-
         arrays = (q[now], k[now], index.q[now], index.weights[now])
-        padded = (jnp.pad(x, ((0, 1), *[(0, 0)] * (x.ndim - 1)), constant_values=jnp.nan) for x in arrays)
-        cache, out = run(cache, *padded)
-        attended.append(np.asarray(out[:count]))
+        padded = (np.pad(x, ((0, bucket.tokens - count), *[(0, 0)] * (x.ndim - 1)), constant_values=np.nan) for x in arrays)
+        cache, out = run(cache, batch, *padded)
+        attended.append(np.asarray(out)[:count])
         done += count
     return np.concatenate(attended)
 
@@ -64,16 +67,16 @@ def paged(tensor: int, top_k: int, steps: tuple[int, ...], attention: str | None
 @pytest.mark.parametrize("steps", [(21,), (9, 10, 1, 1)])
 def test_chosen_tokens(tensor: int, steps: tuple[int, ...]) -> None:
     q, k, index = given(6)
-    want = dense_attend(1, q, k, None, None, OPTIONS, None, index)
+    want = at_once(dense_attend, 1, q, k, None, None, OPTIONS, None, index)
     np.testing.assert_allclose(paged(tensor, 6, steps), want, atol=1e-6, rtol=0)
-    everything = dense_attend(1, q, k, None, None, OPTIONS, None)
+    everything = at_once(dense_attend, 1, q, k, None, None, OPTIONS, None)
     assert np.abs(everything - want)[6:].max(axis=(1, 2)).min() > 1e-3, "the choice shows"
     np.testing.assert_array_equal(everything[:6], want[:6])
 
 
 def test_no_more_than_may_be_chosen_is_full_attention() -> None:
     q, k, _ = given(TOKENS)
-    want = dense_attend(1, q, k, None, None, OPTIONS, None)
+    want = at_once(dense_attend, 1, q, k, None, None, OPTIONS, None)
     np.testing.assert_allclose(paged(1, TOKENS, (13, 8)), want, atol=1e-6, rtol=0)
 
 
@@ -82,7 +85,7 @@ def test_layers_that_share_a_choice_choose_once() -> None:
     q, k, index = given(6)
     plan = make_plan((range(TOKENS), TOKENS, (2, 1, 3, 5, 4, 7)))
     batch = device_batch(plan, Bucket(tokens=TOKENS, rows=1), page_size=PAGE, max_pages=6)
-    others = jnp.concatenate([-k[:, :, :DIM], jnp.zeros((TOKENS, 1, INDEX_DIM))], axis=2)
+    others = np.concatenate([-k[:, :, :DIM], np.zeros((TOKENS, 1, INDEX_DIM), np.float32)], axis=2)
 
     def run(pages: Any) -> Any:
         attend = PagedAttend(make_mesh(1), CacheArrays(pages), batch, AUTOMATIC, group_layers((None, None)))
@@ -92,7 +95,8 @@ def test_layers_that_share_a_choice_choose_once() -> None:
     traced = str(jax.make_jaxpr(run)(pages))
     assert (traced.count("name=_choose"), traced.count("name=_attend")) == (1, 2)
     for got, vectors in zip(jax.jit(run)(pages), (k, others), strict=True):
-        np.testing.assert_allclose(got, dense_attend(0, q, vectors, None, None, OPTIONS, None, index), atol=1e-6, rtol=0)
+        want = at_once(dense_attend, 0, q, vectors, None, None, OPTIONS, None, index)
+        np.testing.assert_allclose(got, want, atol=1e-6, rtol=0)
 
 
 def test_a_named_kernel_of_other_attention_is_refused() -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from jaxserve.engine.draft import DraftTarget, prepare_module
-from jaxserve.models.binding import bind
+from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
@@ -54,10 +55,17 @@ def logits_of(directory, hidden, follows) -> tuple[Any, Any]:
     draft = prepare_module(directory, 1, DraftTarget(directory, config, None), mesh, "auto")
     module = draft.model.config
     packer = Packer(module, mesh, "none", draft.model.stored)
-    decoder = bind(module, load_params(directory, module, mesh, "float32", packer=packer))
-    positions = jnp.arange(len(follows), dtype=jnp.int32)
-    normed, after = decoder.follow(jnp.asarray(hidden, jnp.float32), jnp.array(follows, jnp.int32), positions, dense_attend)
-    return after, decoder.logits(normed)
+
+    @jax.jit
+    def run(params: Params, hidden: jax.Array, follows: jax.Array) -> tuple[jax.Array, jax.Array]:
+        decoder = bind(module, params)
+        positions = jnp.arange(len(follows), dtype=jnp.int32)
+        normed, after = decoder.follow(hidden, follows, positions, dense_attend)
+        return after, decoder.logits(normed)
+
+    params = load_params(directory, module, mesh, "float32", packer=packer)
+    after, logits = run(params, np.asarray(hidden, np.float32), np.array(follows, np.int32))
+    return np.asarray(after), np.asarray(logits)
 
 
 @pytest.mark.parametrize(

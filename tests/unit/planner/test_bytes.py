@@ -28,6 +28,7 @@ from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels import native
 from sharding import make_mesh
 from tests.golden.reading import DATA, NAMES
+from tests.support.tiers import tiered
 
 # Published models, with everything a multiple of what it is, but smaller.
 SMALLER: dict[str, Any] = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 40}
@@ -37,6 +38,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "deepseek-v3": {"moe_intermediate_size": 24, "q_lora_rank": 48, "num_attention_heads": 8, "num_key_value_heads": 8},
     "gpt-oss-120b": {},
 }
+
+# The first checkpoint of each family: what a matrix is rounded to, or an adapter has a part for, follows from the family.
+OF_EACH_FAMILY = {read_hf_config(DATA / name)["architectures"][0]: name for name in reversed(NAMES)}.values()
 
 
 def layout(hf: dict[str, Any], tp: int = 1, weights: WeightFormat = "bf16", kv_dtype: KvFormat = "bf16") -> Layout:
@@ -81,7 +85,7 @@ def test_every_golden_checkpoint(name: str, subtests: pytest.Subtests) -> None:
             assert layout(hf, tp).weight_bytes_device == held_bytes(hf, tp).weights
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiered(NAMES, OF_EACH_FAMILY))
 def test_matrices_that_are_rounded(name: str, subtests: pytest.Subtests) -> None:
     """In 8 bits: on the fewest devices and the most. int4 and w8a8 have native kernels only, for one device and dense models.
 
@@ -109,7 +113,7 @@ def test_matrices_that_are_rounded(name: str, subtests: pytest.Subtests) -> None
             assert plan.weight_bytes == plan.weight_bytes_device == held_bytes(hf, 1, quantization=weights).weights
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiered(NAMES, OF_EACH_FAMILY))
 def test_slots_of_adapters(name: str, subtests: pytest.Subtests) -> None:
     hf = read_hf_config(DATA / name)
     for tp, experts in itertools.product(divisors(hf, (1, 4)), (False, True)):

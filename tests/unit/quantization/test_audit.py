@@ -18,6 +18,7 @@ from jaxserve.quantization.rounding import restored, round_matrix
 from jaxserve.quantization.selection import select
 from jaxserve.weights.manifest import Quality, read_manifest
 from tests.golden.reading import DATA, forward, load, logits_of
+from tests.support.tiers import tiered
 
 WINDOW = 24
 WINDOWS = np.random.default_rng(5).integers(0, 272, (4, WINDOW)).astype(np.int32)
@@ -46,7 +47,11 @@ def perplexity_of(directory: Path, windows: np.ndarray) -> float:
     return float(np.exp(np.mean(losses)))
 
 
-@pytest.mark.parametrize("name", ["llama-linear", "gemma2-caps", "gpt-oss-window", "deepseek-v3-groups", "qwen2-moe-shared"])
+# Windows and caps, sinks and biases of experts, latents and groups of experts with a shared one.
+MODELS = ("llama-linear", "gemma2-caps", "gpt-oss-window", "deepseek-v3-groups", "qwen2-moe-shared")
+
+
+@pytest.mark.parametrize("name", tiered(MODELS, {"gemma2-caps", "gpt-oss-window", "deepseek-v3-groups"}))
 def test_a_model_run_by_layers_is_the_model(name: str) -> None:
     with open_model(DATA / name) as model:
         layerwise = Layerwise(model.config, model.tensors, WINDOW, lambda *_: None)

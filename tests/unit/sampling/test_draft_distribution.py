@@ -6,6 +6,7 @@ the draft is right the second token comes from the same step, else from the next
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jaxserve.sampling.sampler import sample
 from jaxserve.sampling.state import empty_state
 from jaxserve.sampling.variants import asking
 from jaxserve.sampling.vocabulary import Vocabulary
+from tests.support.tiers import tiered
 
 from .builders import make_batch, probabilities
 
@@ -85,9 +87,13 @@ def chi_square(counts, params):
     return float((((counts - wanted) ** 2)[possible] / wanted[possible]).sum())
 
 
-@pytest.mark.parametrize("kind", DRAFTS)
-@pytest.mark.parametrize("params", RULES, ids=str)
-def test_tokens_are_distributed_as_the_model_says(params, kind):
+# Every draft without a rule, and every rule with one kind of drafts.
+CORE = {*((0, kind) for kind in DRAFTS), (1, "any"), (2, "good"), (3, "likeliest")}
+
+
+@pytest.mark.parametrize(("rule", "kind"), tiered(product(range(len(RULES)), DRAFTS), CORE))
+def test_tokens_are_distributed_as_the_model_says(rule, kind):
+    params = RULES[rule]
     counts, num_right = drawn(params, DRAFTS[kind])
     assert chi_square(counts, params) < UNLIKELY
     if kind in ("good", "likeliest"):

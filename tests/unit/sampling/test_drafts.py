@@ -22,6 +22,9 @@ VOCAB, ROWS, WIDTH = 12, 16, 4
 VARIANTS = [asking(STANDARD), *(one for one in variants_of(STANDARD, straight=True) if one.name in ("penalized", "general"))]
 
 
+load = jax.jit(load_row)
+
+
 @partial(jax.jit, static_argnames="variant")
 def choose(logits, tokens, batch, state, variant):
     return sample(logits, each_draft(batch, tokens), state, Vocabulary(VOCAB), variant)
@@ -38,8 +41,8 @@ def test_penalties_count_the_drafts_before_each_token(presence, frequency, repet
     state = empty_state(ROWS, VOCAB)
     for row in range(ROWS):
         counts = np.bincount([*outputs[row], tokens[row, 0]], minlength=VOCAB).astype(np.int32)
-        seen = jnp.asarray(np.isin(np.arange(VOCAB), prompts[row]))
-        state = load_row(state, jnp.int32(row), jnp.asarray(counts), seen, jnp.zeros(VOCAB, jnp.float32))
+        seen = np.isin(np.arange(VOCAB), prompts[row])
+        state = load(state, np.int32(row), counts, seen, np.zeros(VOCAB, np.float32))
     batch = make_batch(ROWS, temperature=0.0, presence=presence, frequency=frequency, repetition=repetition)
     got = choose(jnp.asarray(logits.reshape(-1, VOCAB)), jnp.asarray(tokens), batch, state, variant)
     wanted, without = [], []

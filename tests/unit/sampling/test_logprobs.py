@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from jaxserve.sampling.logprobs import token_logprobs
 from jaxserve.sampling.vocabulary import Vocabulary
+from tests.support.tiers import tiered
 
 
 @pytest.mark.parametrize("count", [1, 5, 50])
@@ -28,8 +31,12 @@ def test_against_numpy(count):
     np.testing.assert_allclose(top, np.take_along_axis(want, order, axis=1), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [300, 2000, 5003, 32_000])
-@pytest.mark.parametrize("count", [1, 7, 20])
+SIZES = (300, 2000, 5003, 32_000)
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), tiered(product((1, 7, 20), SIZES), {*((20, size) for size in SIZES), (1, 300), (7, 5003), (1, 32_000)})
+)
 def test_the_likeliest_of_many(size, count):
     """Wherever they are: many in one block, one in each, at its ends, and tied ones in their order."""
     rng = np.random.default_rng(0)

@@ -65,7 +65,7 @@ alone = partial(jax.jit, static_argnums=0)(partial(choose, Vocabulary(VOCAB)))
 def the_state(rng: np.random.Generator) -> SamplerState:
     bias = np.where(rng.random((ROWS + 1, VOCAB)) < 0.2, -np.inf, rng.standard_normal((ROWS + 1, VOCAB)))
     counts, in_prompt = rng.integers(0, 3, (ROWS + 1, VOCAB)).astype(np.int32), rng.random((ROWS + 1, VOCAB)) < 0.3
-    return SamplerState(*map(jnp.asarray, (counts, in_prompt, bias.astype(np.float32))))
+    return SamplerState(counts, in_prompt, bias.astype(np.float32))  # type: ignore[arg-type]  # arrays all the same
 
 
 def oracle(logits: np.ndarray, state: SamplerState, allowed: np.ndarray, row: int, params: dict[str, Any]) -> np.ndarray:

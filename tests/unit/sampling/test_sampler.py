@@ -38,6 +38,10 @@ def keep(deficit, batch, variant, vocab):
     return kept_tokens(deficit, batch, Vocabulary(vocab), variant)
 
 
+load = jax.jit(load_row)
+record = jax.jit(record_tokens, static_argnums=3)
+
+
 def random_logits(rows: int, vocab: int = VOCAB, seed: int = 0, scale: float = 2.0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal((rows, vocab)) * scale).astype(np.float32)
 
@@ -156,19 +160,24 @@ def test_truncation_matches_sorting(variant):
 
 @pytest.mark.parametrize("variant", [ASKING, STRAIGHT[-1]], ids=["asking", "straight"])
 def test_ties_are_cut_by_id(variant):
-    deficit = jnp.asarray([[1.0, 0.0, 1.0, 0.0, 1.0, 1.0]])
-    assert np.asarray(keep(deficit, make_batch(1, top_k=4), variant, 6)).tolist() == [[True, True, True, True, False, False]]
-    assert np.asarray(keep(jnp.zeros((1, 6)), make_batch(1, top_p=0.5), variant, 6)).tolist() == [
-        [True, True, True, False, False, False]
-    ]
+    def kept(deficit: list[float], **params) -> list[int]:
+        """Of the first tokens of every row, behind which all are impossible."""
+        rows = np.full((64, 97), 1e4, np.float32)
+        rows[:, : len(deficit)] = deficit
+        found = np.asarray(keep(rows, make_batch(64, **params), variant, 97))
+        np.testing.assert_array_equal(found, found[:1].repeat(64, axis=0))
+        return np.flatnonzero(found[0]).tolist()
+
+    assert kept([1.0, 0.0, 1.0, 0.0, 1.0, 1.0], top_k=4) == [0, 1, 2, 3]
+    assert kept([0.0] * 6, top_p=0.5) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "general"])
 def test_greedy_takes_the_lowest_of_equals(bias):
-    logits = np.zeros((2, VOCAB), np.float32)
+    logits = np.zeros((8, VOCAB), np.float32)
     logits[0, [7, 9]] = 3.0
-    batch = make_batch(2, temperature=0.0, bias=bias)
-    assert np.asarray(run(jnp.asarray(logits), batch, empty_state(2, VOCAB))).tolist() == [7, 0]
+    batch = make_batch(8, temperature=0.0, bias=bias)
+    assert np.asarray(run(jnp.asarray(logits), batch, empty_state(8, VOCAB))).tolist() == [7, *[0] * 7]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +196,7 @@ def test_greedy_takes_the_lowest_of_equals(bias):
 )
 def test_a_row_without_valid_logits_has_no_token_and_its_neighbours_do_not_notice(params):
     logits = random_logits(8, seed=5)
-    state = load_row(empty_state(8, VOCAB), jnp.int32(2), jnp.ones(VOCAB, jnp.int32), jnp.ones(VOCAB, bool), jnp.zeros(VOCAB))
+    state = load(empty_state(8, VOCAB), np.int32(2), np.ones(VOCAB, np.int32), np.ones(VOCAB, bool), np.zeros(VOCAB, np.float32))
     clean = np.asarray(run(jnp.asarray(logits), make_batch(8, **params), state))
     bad = logits.copy()
     bad[0], bad[2, 0], bad[3, 17], bad[5, VOCAB - 2], bad[6, 1] = np.nan, np.nan, np.nan, np.nan, np.inf
@@ -207,10 +216,10 @@ def test_one_nan_in_a_wide_row_is_noticed(temperature):
 
 
 def test_a_suppressed_token_may_have_any_logit():
-    logits = random_logits(2)
-    logits[:, 3] = [np.nan, np.inf]
-    batch = make_batch(2, temperature=[0.0, 1.0], suppress=[[3, -1, -1]] * 2)
-    got = np.asarray(run(jnp.asarray(logits), batch, empty_state(2, VOCAB)))
+    logits = random_logits(8)
+    logits[:2, 3] = [np.nan, np.inf]
+    batch = make_batch(8, temperature=[0.0, 1.0] * 4, suppress=[[3, -1, -1]] * 8)
+    got = np.asarray(run(jnp.asarray(logits), batch, empty_state(8, VOCAB)))
     assert got[0] == np.nanargmax(logits[0])
     assert got[1] not in (NO_TOKEN, 3)
 
@@ -236,13 +245,13 @@ def test_top_k_one_with_ties_equals_greedy():
 
 @pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, {"repetition": 2.0}, {"temperature": 0.01}], ids=str)
 def test_huge_logits(params):
-    logits = np.full((4, VOCAB), -3e38, np.float32)
+    logits = np.full((8, VOCAB), -3e38, np.float32)
     logits[0, 5] = 3e38
     logits[1, [5, 6]] = 3e38
     logits[2, 5] = -np.inf
     logits[3] = -np.inf
-    state = load_row(empty_state(4, VOCAB), jnp.int32(0), jnp.ones(VOCAB, jnp.int32), jnp.ones(VOCAB, bool), jnp.zeros(VOCAB))
-    got = np.asarray(run(jnp.asarray(logits), make_batch(4, **params), state))
+    state = load(empty_state(8, VOCAB), np.int32(0), np.ones(VOCAB, np.int32), np.ones(VOCAB, bool), np.zeros(VOCAB, np.float32))
+    got = np.asarray(run(jnp.asarray(logits), make_batch(8, **params), state))
     assert got[0] == 5
     assert got[1] in (5, 6)
     assert got[2] != 5
@@ -258,21 +267,27 @@ def test_a_row_does_not_depend_on_its_neighbours():
         "seeds": np.arange(16) + 5,
         "positions": np.arange(16) * 3,
     }
-    together = np.asarray(run(jnp.asarray(logits), make_batch(16, **params), empty_state(16, VOCAB)))
+
+    def chosen(rows: np.ndarray) -> np.ndarray:
+        """Of eight rows at a time."""
+        parts = [rows[:8], rows[8:]]
+        batches = [make_batch(8, **{name: values[part] for name, values in params.items()}) for part in parts]
+        runs = [run(logits[part], batch, empty_state(8, VOCAB)) for part, batch in zip(parts, batches, strict=True)]
+        return np.concatenate(runs)
+
+    together = chosen(np.arange(16))
     for row in range(16):
         alone = make_batch(1, slots=0, **{name: values[row] for name, values in params.items()})
         assert np.asarray(run(jnp.asarray(logits[row : row + 1]), alone, empty_state(0, VOCAB)))[0] == together[row]
     order = np.random.default_rng(0).permutation(16)
-    shuffled = make_batch(16, slots=order, **{name: values[order] for name, values in params.items()})
-    got = np.asarray(run(jnp.asarray(logits[order]), shuffled, empty_state(16, VOCAB)))
-    np.testing.assert_array_equal(got, together[order])
+    np.testing.assert_array_equal(chosen(order), together[order])
 
 
 def test_seeds_and_positions_differ():
-    logits = jnp.zeros((200, VOCAB))
-    state = empty_state(200, VOCAB)
-    by_seed = np.asarray(run(logits, make_batch(200, seeds=np.arange(200)), state))
-    by_position = np.asarray(run(logits, make_batch(200, positions=np.arange(200)), state))
+    logits, many = np.zeros((DRAWS, VOCAB), np.float32), np.arange(DRAWS)
+    state = empty_state(0, VOCAB)
+    by_seed = np.asarray(run(logits, make_batch(DRAWS, slots=0, seeds=many), state))
+    by_position = np.asarray(run(logits, make_batch(DRAWS, slots=0, positions=many), state))
     assert len(set(by_seed.tolist())) > 30
     assert len(set(by_position.tolist())) > 30
     assert (by_seed == by_position).mean() < 0.2
@@ -289,21 +304,21 @@ def test_key_of_seed_uses_all_bits():
 
 
 def test_suppressed_tokens_are_never_chosen():
-    logits = np.zeros((4, VOCAB), np.float32)
+    logits = np.zeros((8, VOCAB), np.float32)
     logits[:, 3] = 50.0
     logits[:, VOCAB - 1] = 40.0
-    suppress = [[-1, -1, -1], [3, -1, -1], [3, VOCAB - 1, -1], [VOCAB - 1, -1, 0]]
-    got = np.asarray(run(jnp.asarray(logits), make_batch(4, temperature=0.0, suppress=suppress), empty_state(4, VOCAB)))
-    assert got.tolist() == [3, VOCAB - 1, 0, 3]
+    suppress = [[-1, -1, -1], [3, -1, -1], [3, VOCAB - 1, -1], [VOCAB - 1, -1, 0]] * 2
+    got = np.asarray(run(jnp.asarray(logits), make_batch(8, temperature=0.0, suppress=suppress), empty_state(8, VOCAB)))
+    assert got.tolist() == [3, VOCAB - 1, 0, 3] * 2
 
 
 def test_bias_and_allowed_tokens():
     bias = np.full(VOCAB, -np.inf, np.float32)
     bias[[4, 8]] = [0.0, np.log(3.0)]
-    zeros = jnp.zeros(VOCAB, jnp.int32)
-    state = load_row(empty_state(1, VOCAB), jnp.int32(0), zeros, zeros > 0, jnp.asarray(bias))
+    zeros = np.zeros(VOCAB, np.int32)
+    state = load(empty_state(0, VOCAB), np.int32(0), zeros, zeros > 0, bias)
     batch = make_batch(DRAWS, slots=0, positions=np.arange(DRAWS))
-    tokens = np.asarray(run(jnp.zeros((DRAWS, VOCAB)), batch, state))
+    tokens = np.asarray(run(np.zeros((DRAWS, VOCAB), np.float32), batch, state))
     assert set(tokens.tolist()) == {4, 8}
     assert (tokens == 8).mean() == pytest.approx(0.75, abs=0.02)
 
@@ -311,28 +326,29 @@ def test_bias_and_allowed_tokens():
 def test_a_bias_left_in_a_slot_touches_no_row_without_one():
     bias = np.zeros(VOCAB, np.float32)
     bias[4] = 50.0
-    zeros = jnp.zeros(VOCAB, jnp.int32)
-    state = load_row(empty_state(2, VOCAB), jnp.int32(0), zeros, zeros > 0, jnp.asarray(bias))
-    state = load_row(state, jnp.int32(1), zeros, zeros > 0, jnp.asarray(bias))
-    batch = make_batch(2, temperature=0.0, slots=[0, 1], bias=[False, True])
-    logits = jnp.zeros((2, VOCAB)).at[:, 7].set(1.0)
-    assert np.asarray(run(logits, batch, state)).tolist() == [7, 4]
+    zeros, state = np.zeros(VOCAB, np.int32), empty_state(8, VOCAB)
+    for slot in range(8):
+        state = load(state, np.int32(slot), zeros, zeros > 0, bias)
+    batch = make_batch(8, temperature=0.0, bias=[False, True] * 4)
+    logits = np.zeros((8, VOCAB), np.float32)
+    logits[:, 7] = 1.0
+    assert np.asarray(run(logits, batch, state)).tolist() == [7, 4] * 4
 
 
 @pytest.mark.parametrize(("presence", "frequency", "repetition"), [(1.5, 0, 1), (0, 0.7, 1), (0, 0, 1.3), (1, 0.5, 2)])
 def test_greedy_generation_with_penalties(presence, frequency, repetition):
-    rows, steps = 3, 25
+    rows, steps = 8, 25
     logits = random_logits(rows, seed=9)
-    prompts = [[1, 2, 3], [int(logits[1].argmax())], []]
+    prompts = [[1, 2, 3], [int(logits[1].argmax())], *[[]] * 6]
     state = empty_state(rows, VOCAB)
     for row, prompt in enumerate(prompts):
         seen = np.isin(np.arange(VOCAB), prompt)
-        state = load_row(state, jnp.int32(row), jnp.zeros(VOCAB, jnp.int32), jnp.asarray(seen), jnp.zeros(VOCAB, jnp.float32))
+        state = load(state, np.int32(row), np.zeros(VOCAB, np.int32), seen, np.zeros(VOCAB, np.float32))
     batch = make_batch(rows, temperature=0.0, presence=presence, frequency=frequency, repetition=repetition)
     outputs: list[list[int]] = [[] for _ in range(rows)]
     for _ in range(steps):
         tokens = run(jnp.asarray(logits), batch, state)
-        state = record_tokens(state, batch.slot, tokens, Vocabulary(VOCAB))
+        state = record(state, batch.slot, tokens, Vocabulary(VOCAB))
         for row, token in enumerate(np.asarray(tokens).tolist()):
             want = penalized(logits[row], outputs[row], prompts[row], presence, frequency, repetition)
             assert token == int(want.argmax())
@@ -356,10 +372,11 @@ def test_what_a_mask_forbids_is_as_if_it_were_not_there(params):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_masks_are_for_masked_rows_alone(temperature):
     """The others have masks of nothing, and choose as they would; a masked row may have bits 31 and 32, where words meet."""
-    logits, rows = random_logits(4), np.arange(4)
-    allowed = np.zeros((4, VOCAB), np.bool_)
+    logits, rows = random_logits(8), np.arange(8)
+    allowed = np.zeros((8, VOCAB), np.bool_)
     allowed[1, 31] = allowed[3, 32] = True
-    chosen = {"temperature": temperature, "positions": rows, "slots": 0}
-    free = np.asarray(run(logits, make_batch(4, **chosen), empty_state(0, VOCAB)))
-    masked = np.asarray(run(logits, make_batch(4, **chosen, masked=[0, 1, 0, 1]), empty_state(0, VOCAB), mask_words(allowed)))
-    assert masked.tolist() == [free[0], 31, free[2], 32]
+    chosen = {"temperature": temperature, "positions": rows}
+    free = np.asarray(run(logits, make_batch(8, **chosen), empty_state(8, VOCAB)))
+    only = make_batch(8, **chosen, masked=[0, 1, 0, 1, *[0] * 4])
+    masked = np.asarray(run(logits, only, empty_state(8, VOCAB), mask_words(allowed)))
+    assert masked.tolist() == [free[0], 31, free[2], 32, *free[4:]]

@@ -104,6 +104,7 @@ def test_same_scenario_same_report() -> None:
         settings = scenario(
             requests=120,
             rate=80.0,
+            output_tokens=40,
             arrivals="spike",
             retries=2,
             seed=seed,

@@ -88,7 +88,7 @@ def test_accounts_hold_behind_every_router(router: RouterName) -> None:
 def test_prompts_are_found_where_they_were_computed() -> None:
     rates, balance = {}, {}
     for router in get_args(RouterName):
-        settings = scenario(**SHARED, replica={"replicas": 4, "router": router, "num_pages": 400})
+        settings = scenario(**SHARED | {"output_tokens": 6}, replica={"replicas": 4, "router": router, "num_pages": 400})
         result = report(settings, checked(settings))
         rates[router], balance[router] = result.engines.prefix_hit_rate, result.balance.requests
     most = 1024 / (1024 + 64 * 1.4)
@@ -100,7 +100,7 @@ def test_prompts_are_found_where_they_were_computed() -> None:
 
 def test_where_one_cache_cannot_hold_all_prompts_a_fleet_that_knows_does() -> None:
     """24 system prompts, and room for about three a replica: 8 replicas hold them all, if each keeps its own."""
-    small = {**SHARED, "requests": 400, "prefixes": 24}
+    small = {**SHARED, "prefixes": 24, "output_tokens": 6}
     rates = {}
     for router in ("prefix", "random", "round_robin"):
         settings = scenario(**small, replica={"replicas": 8, "router": router, "num_pages": 260})

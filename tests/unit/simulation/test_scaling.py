@@ -10,10 +10,11 @@ import pytest
 
 from jaxserve.errors import ConfigError
 from jaxserve.simulate import main
+from jaxserve.simulation.ledger import ENDS
 from jaxserve.simulation.report import Report, report
 from jaxserve.simulation.scaling import parse_scaling
 from jaxserve.simulation.scenario import Scenario, build, simulate
-from tests.unit.simulation.support import checked, request, scenario, trace
+from tests.unit.simulation.support import request, scenario, trace
 
 START, COOLDOWN = 5.0, 20.0
 SCALES = f"min=1,max=4,replica-work=8000,start-seconds={START},trend-seconds=5,cooldown-seconds={COOLDOWN}"
@@ -39,9 +40,27 @@ def told(settings: Scenario) -> Report:
 
 
 @pytest.fixture(scope="module")
-def spiked() -> Report:
+def spike() -> tuple[Report, float]:
+    """The report, and the seconds that places were taken: the sum of the levels, starts and drains included."""
     settings = scaling()
-    return report(settings, checked(settings))
+    fleet = build(settings)
+    seconds = last = 0.0
+    taken = 1
+    while fleet.step():
+        fleet.ledger.check()
+        assert fleet.scaling is not None
+        assert fleet.now >= last
+        seconds += (fleet.now - last) * taken
+        taken, last = sum(one is not None for one in fleet._replicas) + len(fleet.scaling.starting), fleet.now
+    total = fleet.ledger.total()
+    assert total.received == sum(getattr(total, end) for end in ENDS)
+    assert not fleet.ledger.active
+    return report(settings, fleet), seconds
+
+
+@pytest.fixture(scope="module")
+def spiked(spike: tuple[Report, float]) -> Report:
+    return spike[0]
 
 
 def test_replicas_come_with_a_spike_and_go_after_it(spiked: Report) -> None:
@@ -75,15 +94,8 @@ def test_nothing_is_lost_where_replicas_go(spiked: Report) -> None:
     assert everybody.received == 500
 
 
-def test_gpu_hours_are_those_that_places_were_taken(spiked: Report) -> None:
-    """An independent sum: the levels of each second, starts and drains included."""
-    fleet = build(scaling())
-    seconds = last = 0.0
-    taken = 1
-    while fleet.step():
-        assert fleet.scaling is not None
-        seconds += (fleet.now - last) * taken
-        taken, last = sum(one is not None for one in fleet._replicas) + len(fleet.scaling.starting), fleet.now
+def test_gpu_hours_are_those_that_places_were_taken(spike: tuple[Report, float]) -> None:
+    spiked, seconds = spike
     usage = spiked.usage
     assert usage.replica_hours * 3600.0 == pytest.approx(seconds, rel=1e-6)
     assert usage.gpu_hours == usage.replica_hours

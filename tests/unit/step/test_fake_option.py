@@ -46,6 +46,7 @@ def test_it_arrives_in_the_step_and_in_the_output(tmp_path):
         dtype="float32",
         kv_dtype="float32",
         strict=True,
+        fewest_shapes=True,
     )
     lowering = Lowering(config, mesh, limits, OPTIONS, (Rule(ONLY, only),))
     params = load_params(directory, config, mesh, "float32", load_format="dummy", seed=0, progress=lambda done, total: None)

@@ -54,7 +54,7 @@ def engine(tmp_path_factory):
     directory = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
     config, mesh = decoder_config(read_hf_config(directory)), make_mesh(2)
     sizes: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 8, "max_model_len": 32, "num_pages": 40, "page_size": 4}
-    limits = ExecutorOptions(**sizes, dtype="float32", kv_dtype="float32", strict=True)
+    limits = ExecutorOptions(**sizes, dtype="float32", kv_dtype="float32", strict=True, fewest_shapes=True)
     lowering = Lowering(config, mesh, limits, readers=(LOGPROBS_READER, SCALED))
     params = load_params(directory, config, mesh, "float32", load_format="dummy", seed=0, progress=lambda done, total: None)
     return LocalExecutor(lowering, make_programs(lowering, silent), params), config, params
@@ -79,8 +79,8 @@ def test_it_arrives_in_the_step_and_in_the_output(engine):
     assert [update.finish_reason for update in updates["probed"]] == [None, FinishReason.LENGTH]
     assert all(update.token is None and update.prompt_logprobs is None for update in updates["probed"])
     got = np.concatenate([update.vectors.rows for update in updates["probed"]])
-    decoder = bind(config, params)
-    hidden = decoder.hidden(jnp.arange(20, 31), jnp.arange(11), dense_attend)
+    run = jax.jit(lambda params: bind(config, params).hidden(jnp.arange(20, 31), jnp.arange(11), dense_attend))
+    hidden = run(params)
     np.testing.assert_allclose(got, np.asarray(hidden)[2:] * np.arange(2, 11)[:, None], rtol=2e-4, atol=2e-4)
 
 

@@ -13,8 +13,9 @@ from pallas_kernels.matmul import Matrix, Words
 from sharding import make_mesh
 from tests.golden.reading import DATA
 from tests.support.guarded import found_by_guard
-from tests.support.held import is_matrix, loaded, on_hopper, plain
+from tests.support.held import is_matrix, loaded, on_hopper, plain, planned
 from tests.support.stored_formats import FORMATS, FP8_BLOCKS, LLAMA, write
+from tests.support.tiers import tiered
 
 WIDE = LLAMA | {"hidden_size": 256, "intermediate_size": 256}
 WIDER = LLAMA | {"hidden_size": 512, "intermediate_size": 512}
@@ -26,12 +27,13 @@ def words(params):
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves if is_matrix(leaf) and isinstance(leaf.layout, Words)}
 
 
-# On four devices each of the two KV heads is held twice.
-@pytest.mark.parametrize(
-    ("name", "devices", "model"),
-    [("awq", 2, WIDE), ("gptq", 4, WIDER), ("int8", 2, WIDE), ("packed int8", 4, WIDER), ("fp8 blocks", 2, WIDE)],
-)
-def test_each_device_holds_its_part_of_the_stored_numbers(tmp_path, monkeypatch, name, devices, model):
+# One of each scheme, and one on four devices, where each of the two KV heads is held twice.
+CASES = [("awq", 2), ("gptq", 4), ("int8", 2), ("packed int8", 4), ("fp8 blocks", 2)]
+
+
+@pytest.mark.parametrize(("name", "devices"), tiered(CASES, {("awq", 2), ("packed int8", 4), ("fp8 blocks", 2)}))
+def test_each_device_holds_its_part_of_the_stored_numbers(tmp_path, monkeypatch, name, devices):
+    model = WIDE if devices == 2 else WIDER
     on_hopper(monkeypatch)
     method, quantized, scheme = STORED[name]
     directory, sums = write(tmp_path / name, method, quantized, model), BlockSums()
@@ -63,7 +65,7 @@ def test_rounded_are_the_numbers_of_one_device(tmp_path, monkeypatch, quantizati
 
     def by_columns(matrix: Matrix) -> np.ndarray:
         """[inputs, outputs], whose order is not that of one device where it was packed by shards."""
-        numbers = np.asarray(matrix.plain()).reshape(matrix.inputs, matrix.outputs)
+        numbers = np.asarray(plain(matrix)).reshape(matrix.inputs, matrix.outputs)
         return numbers[:, np.lexsort(numbers)]
 
     for path, matrix in words(divided).items():
@@ -82,7 +84,7 @@ def test_parts_that_the_kernel_does_not_take_are_refused(tmp_path, monkeypatch, 
     on_hopper(monkeypatch)
     directory = write(tmp_path / "awq", *FORMATS["awq"][:2], model)
     with pytest.raises(ConfigError, match=rf"'int4' needs .*or Hoppers, whose kernel reads it \(here: .*{reason}") as caught:
-        loaded(directory, "bfloat16", devices=devices, quantization="int4")
+        planned(directory, "bfloat16", devices, "int4")
     assert caught.value.param == "quantization"
 
 

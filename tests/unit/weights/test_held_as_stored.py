@@ -1,6 +1,7 @@
 """Matrices of quantized checkpoints that keep their size: which, that they are the same numbers, and what they take."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
@@ -25,6 +27,17 @@ from tests.golden.reading import DATA, read_golden
 from tests.support.guarded import found_by_guard
 from tests.support.held import dequantized, is_matrix, loaded, on_hopper, plain, schemes
 from tests.support.stored_formats import FORMATS, FP8_BLOCKS, GPTQ_METHOD, GROUP, LLAMA, awq, float8, gptq, write
+from tests.support.tiers import tiered
+
+
+def logits(config: DecoderConfig, params: Params, tokens: Sequence[int]) -> np.ndarray:
+    @jax.jit
+    def run(params: Params, ids: jax.Array) -> jax.Array:
+        decoder = bind(config, params)
+        return decoder.logits(decoder.hidden(ids, jnp.arange(len(tokens)), dense_attend))
+
+    return np.asarray(run(params, np.array(tokens, np.int32)))[:, : config.vocab_size]
+
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 
@@ -54,16 +67,12 @@ def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
     assert len(matrices) == 4 * 2  # of two layers
     assert {matrix.scheme for matrix in matrices} == {scheme}
     jax.tree.map(np.testing.assert_array_equal, plain(held.params), dequantized(directory))
-    tokens = jnp.arange(7, dtype=jnp.int32)
-
-    def logits(params: Params) -> np.ndarray:
-        decoder = bind(decoder_config(LLAMA), params)
-        return np.asarray(decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend)))
-
-    np.testing.assert_allclose(logits(held.params), logits(plain(held.params)), rtol=0, atol=1e-3)
+    tokens, config = range(7), decoder_config(LLAMA)
+    np.testing.assert_allclose(logits(config, held.params, tokens), logits(config, plain(held.params), tokens), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8", "fp8 blocks"])
+# One of each scheme: the others' experts are in test_held_experts.
+@pytest.mark.parametrize("name", tiered(["awq", "gptq", "int8", "packed int8", "fp8 blocks"], {"gptq", "int8", "fp8 blocks"}))
 def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
     on_hopper(monkeypatch)
     method, quantized, scheme = (FORMATS | {"fp8 blocks": FP8_BLOCKS})[name]
@@ -76,7 +85,7 @@ def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
         for block, leaves in parts.items():
             for leaf, matrix in leaves.items():
                 if is_matrix(matrix):
-                    np.testing.assert_array_equal(matrix.plain(), exact["layers"][layer][block][leaf])
+                    np.testing.assert_array_equal(plain(matrix), exact["layers"][layer][block][leaf])
     assert device_bytes(held.params) == device_bytes(held.shapes)
 
 
@@ -110,10 +119,8 @@ NATIVE = ("llama-w4a16", "qwen2-int8", "qwen3-fp8", "deepseek-v3-fp8", "mistral-
 @pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in NATIVE), ("qwen2-int8", 2)])
 def test_logits_are_transformers_own(name, devices):
     golden, config = read_golden(name), decoder_config(read_hf_config(DATA / name))
-    tokens = jnp.asarray(golden.prompts[golden.full_prompt], jnp.int32)
-    decoder = bind(config, loaded(DATA / name, devices=devices).params)
-    logits = decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend))[:, : config.vocab_size]
-    np.testing.assert_allclose(logits, golden.full, rtol=0, atol=1e-3)
+    got = logits(config, loaded(DATA / name, devices=devices).params, golden.prompts[golden.full_prompt])
+    np.testing.assert_allclose(got, golden.full, rtol=0, atol=1e-3)
 
 
 def test_int8_is_not_rounded_again_where_activations_are():
@@ -122,10 +129,8 @@ def test_int8_is_not_rounded_again_where_activations_are():
     assert schemes(held) == {"none", "w8a8"}
     jax.tree.map(np.testing.assert_array_equal, plain(held), plain(weights_only))
     golden, config = read_golden("qwen2-int8"), decoder_config(read_hf_config(DATA / "qwen2-int8"))
-    tokens = jnp.asarray(golden.prompts[golden.full_prompt], jnp.int32)
-    decoder = bind(config, held)
-    logits = decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend))[:, : config.vocab_size]
-    assert 0 < np.sqrt(np.mean((logits - golden.full) ** 2)) < 0.06 * np.std(golden.full)
+    got = logits(config, held, golden.prompts[golden.full_prompt])
+    assert 0 < np.sqrt(np.mean((got - golden.full) ** 2)) < 0.06 * np.std(golden.full)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +185,7 @@ def test_what_is_missing_is_told_with_the_file_of_what_needs_it(tmp_path):
         loaded(write(tmp_path / "awq", FORMATS["awq"][0], without))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", tiered(["float32", "bfloat16", "float16"], {"float32", "bfloat16"}))
 def test_four_bits_are_rounded_to_while_loading(dtype):
     """Groups as long as divide the inputs, and as `pack` would round the same numbers; memory is what the shapes say."""
     name = "llama-biases"
@@ -192,7 +197,7 @@ def test_four_bits_are_rounded_to_while_loading(dtype):
         for at, matrix in [(("attention", "qkv"), parts["attention"]["qkv"]), (("mlp", "gate_up"), parts["mlp"]["gate_up"])]:
             numbers = exact["layers"][layer][at[0]][at[1]]
             assert isinstance(matrix.layout, CodePanels)
-            values, scales = matrix.scheme.quantize(numbers, (0,))
+            values, scales = matrix.scheme.quantize(np.asarray(numbers), (0,), np)
             np.testing.assert_array_equal(matrix.layout.restore(matrix.values), values)
             np.testing.assert_allclose(matrix.scales[0], scales[0], rtol=1e-6)
 

@@ -1,6 +1,7 @@
 """Routed experts that keep the size that they are stored in, or are rounded, on one CPU device: the same numbers and products."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.golden.reading import DATA, TOLERANCE, read_golden
 from tests.support.guarded import found_by_guard
 from tests.support.held import Loaded, dequantized, loaded, on_hopper, plain, schemes
 from tests.support.stored_formats import FORMATS, FP8_BLOCKS, QWEN3_MOE, write
+from tests.support.tiers import tiered
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 GPT_OSS, SHARED = "gpt-oss-mxfp4", "qwen2-moe-shared"
@@ -50,7 +52,8 @@ def logits(directory: Path, params: Params, tokens: Any) -> np.ndarray:
     return np.asarray(run(params, np.array(tokens, np.int32)))[:, : config.vocab_size]
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+# One of each scheme; of matrices alone test_held_as_stored has all.
+@pytest.mark.parametrize("name", tiered(FORMATS, {"awq", "nvfp4", "fp8 by blocks", "int8"}))
 def test_experts_of_each_format_are_held_and_stand_for_the_same_numbers(tmp_path, name):
     """Each expert's projections are tensors of their own."""
     method, quantized, scheme = FORMATS[name]
@@ -75,11 +78,14 @@ def assert_words_of(held: Loaded, directory: Path, scheme: Any) -> None:
     exact = experts_of(dequantized(directory))
     for path, matrix in experts_of(held.params).items():
         assert (matrix.scheme, matrix.layout.name, matrix.stacked) == (scheme, "words", True)
-        np.testing.assert_array_equal(matrix.plain(), exact[path])
+        np.testing.assert_array_equal(plain(matrix), exact[path])
     assert device_bytes(held.params) == device_bytes(held.shapes)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8", "fp8 by channels", "fp8", "fp8 blocks"])
+WORDS = ("awq", "gptq", "int8", "packed int8", "fp8 by channels", "fp8", "fp8 blocks")
+
+
+@pytest.mark.parametrize("name", tiered(WORDS, {"awq", "packed int8", "fp8 by channels", "fp8 blocks"}))  # one of each scheme
 def test_a_hopper_holds_words_of_experts(tmp_path, monkeypatch, name):
     """As its kernel takes them: the same numbers, as many bytes as the shapes say."""
     on_hopper(monkeypatch)
@@ -156,8 +162,11 @@ def test_exponents_of_no_numbers_are_refused(tmp_path, exponent, code, bad):
         loaded(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["int8", "w8a8", "int4"])
-@pytest.mark.parametrize("model", [GPT_OSS, SHARED])
+# Both models in each number of bits, and w8a8 once.
+ROUNDED = {(GPT_OSS, "int8"), (SHARED, "w8a8"), (GPT_OSS, "int4"), (SHARED, "int4")}
+
+
+@pytest.mark.parametrize(("model", "name"), tiered(product((GPT_OSS, SHARED), ("int8", "w8a8", "int4")), ROUNDED))
 def test_experts_are_rounded_on_one_device(model, name):
     """Read, and made from a seed, as the shapes say; each expert as a matrix of its own would be."""
     held, whole = loaded(DATA / model, quantization=name), dequantized(DATA / model)
@@ -172,14 +181,16 @@ def test_experts_are_rounded_on_one_device(model, name):
             continue
         assert matrix.scheme == scheme
         scales = matrix.scales if name != "int4" else matrix.scales[0]
-        for values, factors, expert in zip(matrix.values, scales, np.asarray(numbers), strict=True):
+        restored = np.asarray(jax.jit(jax.vmap(matrix.layout.restore))(matrix.values))
+        for values, factors, expert in zip(restored, *map(np.asarray, (scales, numbers)), strict=True):
             wanted, computed = scheme.quantize(expert, inputs, np)
-            np.testing.assert_array_equal(matrix.layout.restore(values), wanted)
+            np.testing.assert_array_equal(values, wanted)
             np.testing.assert_allclose(factors, computed if name != "int4" else computed[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
-@pytest.mark.parametrize("model", [GPT_OSS, SHARED])
+@pytest.mark.parametrize(
+    ("model", "name"), tiered(product((GPT_OSS, SHARED), ("int8", "int4")), {(GPT_OSS, "int8"), (SHARED, "int4")})
+)
 def test_logits_are_those_of_the_rounded_numbers(model, name):
     golden = read_golden(model)
     params, tokens = loaded(DATA / model, quantization=name).params, golden.prompts[golden.full_prompt]
@@ -224,7 +235,7 @@ def test_padding_visits_no_expert(more):
         return decoder.hidden(ids, jnp.arange(ids.shape[0]), dense_attend, dispatch)
 
     padded = run(params, np.pad(tokens, (0, 3)), UsedRows(jnp.int32(real), jnp.int32(2)))
-    np.testing.assert_array_equal(padded[:real], run(params, tokens, None))
+    np.testing.assert_array_equal(np.asarray(padded)[:real], run(params, tokens, None))
 
 
 def test_held_experts_are_guarded():

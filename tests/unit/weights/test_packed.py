@@ -1,6 +1,7 @@
 """Parameters packed for native kernels: which are, that only their order changes, and what the decoder computes with them."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import jax
@@ -26,6 +27,8 @@ from pallas_kernels.native import load
 from sharding import make_mesh
 from tests.golden.reading import DATA, TOLERANCE, read_golden
 from tests.support.guarded import found_by_guard
+from tests.support.held import plain as numbers_of
+from tests.support.tiers import tiered
 
 NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 UNTIED, TIED = "llama-biases", "qwen2-gqa7"
@@ -42,9 +45,11 @@ def packed_leaves(params: Params) -> dict[str, str]:
 
 
 @NATIVE
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("name", "more"), [(UNTIED, {"kernel": "panels"}), (TIED, {"table": "rows"})])
-def test_projections_and_logits_are_packed_and_nothing_is_lost(name, more, dtype):
+@pytest.mark.parametrize(
+    ("name", "dtype"), tiered(product((UNTIED, TIED), ("bfloat16", "float32")), {(UNTIED, "bfloat16"), (TIED, "float32")})
+)
+def test_projections_and_logits_are_packed_and_nothing_is_lost(name, dtype):
+    more = {"kernel": "panels"} if name == UNTIED else {"table": "rows"}
     config, mesh = decoder_of(name), make_mesh(1)
     packer = Packer(config, mesh)
     plain = load_params(DATA / name, config, mesh, dtype)
@@ -57,12 +62,7 @@ def test_projections_and_logits_are_packed_and_nothing_is_lost(name, more, dtype
         (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(packed)
     ]
     assert device_bytes(shapes) == device_bytes(packed) == device_bytes(plain)
-    again = jax.tree.map(
-        lambda leaf: leaf.plain() if isinstance(leaf, Matrix) else leaf,
-        packed,
-        is_leaf=lambda leaf: isinstance(leaf, Matrix),
-    )
-    jax.tree.map(np.testing.assert_array_equal, again, plain)
+    jax.tree.map(np.testing.assert_array_equal, numbers_of(packed), plain)
 
 
 @pytest.mark.parametrize(("devices", "dtype", "reason"), [(2, "float32", None), (1, "float16", None), (1, "float32", "none")])
@@ -75,7 +75,10 @@ def test_what_stays_plain(monkeypatch, devices, dtype, reason):
 
 
 @NATIVE
-@pytest.mark.parametrize("name", [UNTIED, TIED, "deepseek-v2-lite", "qwen2-moe-shared"])
+# Of the two without experts one, and the other below.
+@pytest.mark.parametrize(
+    "name", tiered([UNTIED, TIED, "deepseek-v2-lite", "qwen2-moe-shared"], {UNTIED, "deepseek-v2-lite", "qwen2-moe-shared"})
+)
 def test_logits_of_packed_weights(name):
     golden, config, mesh = read_golden(name), decoder_of(name), make_mesh(1)
     params = load_params(DATA / name, config, mesh, "float32", packer=Packer(config, mesh))
@@ -91,7 +94,7 @@ def test_logits_of_packed_weights(name):
 
 
 @NATIVE
-@pytest.mark.parametrize("name", [UNTIED, TIED, "qwen2-moe-shared"])
+@pytest.mark.parametrize("name", tiered([UNTIED, TIED, "qwen2-moe-shared"], {TIED, "qwen2-moe-shared"}))
 def test_padding_is_not_computed(name):
     """Real tokens come out as without padding, bit for bit; what follows them is finite, and logits of no row are 0."""
     golden, config, mesh, real = read_golden(name), decoder_of(name), make_mesh(1), 5
@@ -109,9 +112,9 @@ def test_padding_is_not_computed(name):
 
     hidden, logits, _ = run(params, tokens, None)
     padded, padded_logits, product = run(params, np.pad(tokens, (0, 3)), UsedRows(jnp.int32(real), jnp.int32(2)))
-    np.testing.assert_array_equal(padded[:real], hidden)
-    np.testing.assert_array_equal(padded_logits[:2], logits[:2])
-    assert np.isfinite(padded.astype(np.float32)).all()
+    np.testing.assert_array_equal(np.asarray(padded)[:real], hidden)
+    np.testing.assert_array_equal(np.asarray(padded_logits)[:2], np.asarray(logits)[:2])
+    assert np.isfinite(np.float32(padded)).all()
     assert (np.asarray(product)[real:] == 0).all()
     assert np.asarray(product)[:real].all(axis=-1).any()
     assert (np.asarray(padded_logits)[2:, : config.vocab_size] == 0).all()

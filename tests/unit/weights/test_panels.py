@@ -1,6 +1,7 @@
 """Panels that are read from stored rows are those that the plain parameter is packed into."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -14,6 +15,7 @@ from jaxserve.weights.packing import read_block
 from jaxserve.weights.panels import read_arranged
 from pallas_kernels.matmul import Panels, pack, packed_shape
 from pallas_kernels.quantization import SCHEMES
+from tests.support.tiers import tiered
 
 
 class Arrays:
@@ -47,12 +49,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("piece", [checkpoint.PIECE, 250])
-@pytest.mark.parametrize(
-    ("dtype", "wanted"), [(ml_dtypes.bfloat16, "bfloat16"), (np.float32, "float32"), (np.float32, "bfloat16")]
-)
-@pytest.mark.parametrize("case", CASES)
-def test_panels(monkeypatch, case, dtype, wanted, piece):
+DTYPES = [(ml_dtypes.bfloat16, "bfloat16"), (np.float32, "float32"), (np.float32, "bfloat16")]
+PIECES = (checkpoint.PIECE, 250)
+# Each case with both pieces, and each dtype with both pieces.
+CORE = {(case, (at + piece) % 3, piece) for at, case in enumerate(CASES) for piece in range(2)}
+
+
+@pytest.mark.parametrize(("case", "dtypes", "number"), tiered(product(CASES, range(3), range(2)), CORE))
+def test_panels(monkeypatch, case, dtypes, number):
+    (dtype, wanted), piece = DTYPES[dtypes], PIECES[number]
     monkeypatch.setattr(checkpoint, "PIECE", piece)
     sources, packing, shape, split = CASES[case]
     tensors, rule = stored(sources, dtype), WeightRule(("matrix",), sources, packing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from jaxserve.weights.packed import Packer
 from sharding import make_mesh
 from tests.support.families import COMMON, FAMILIES, SPARSE, hf_config
 from tests.support.live import on_devices, random_tensors, same, write_checkpoint
+from tests.support.tiers import tiered
 
 CONFIGS: dict[str, dict[str, Any]] = {
     **{name: hf_config(name) for name in FAMILIES | SPARSE},
@@ -36,8 +38,11 @@ def made(live: LiveModel, tree: Any, **options: Any) -> Any:
     return collect(list(incoming.jobs), (weight for _, weight in incoming.parameters()), None)
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("family", CONFIGS)
+# Each family, on one device and on two in turn.
+CORE = {(family, 1 + number % 2) for number, family in enumerate(CONFIGS)}
+
+
+@pytest.mark.parametrize(("family", "tensor"), tiered(product(CONFIGS, (1, 2)), CORE))
 def test_what_loading_gives(tmp_path, family, tensor):
     hf = CONFIGS[family]
     tensors = random_tensors(hf, 1)
@@ -60,8 +65,7 @@ def test_dtypes(tmp_path, stored, dtype):
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(loaded))
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("family", ["qwen3", "qwen2_moe"])
+@pytest.mark.parametrize(("family", "tensor"), tiered(product(("qwen3", "qwen2_moe"), (1, 2)), {("qwen3", 2), ("qwen2_moe", 1)}))
 def test_arrays_in_the_hosts_memory_stay_their_owners(family, tensor):
     """Also stacked ones, of which no more than a layer goes to the devices at a time."""
     hf = CONFIGS[family]

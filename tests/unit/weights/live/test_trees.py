@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from jaxserve.weights.packed import Packer
 from sharding import make_mesh
 from tests.golden import reading
 from tests.support.live import on_devices, random_tensors, same, write_checkpoint
+from tests.support.tiers import tiered
 from tests.support.tunix_models import MODELS, SEED
 
 TUNIX = Path(reading.__file__).parent / "data" / "tunix.npz"
@@ -137,9 +139,9 @@ def maxtext_tree(hf: dict[str, Any], *, scanned: bool, neighbours: bool) -> dict
     return nested(on_devices({name: np.ascontiguousarray(array) for name, array in tree.items()}))
 
 
-@pytest.mark.parametrize("scanned", [True, False])
-@pytest.mark.parametrize(("hf", "neighbours"), [(LLAMA, False), (LLAMA31, True)])
-def test_maxtext(tmp_path, hf, neighbours, scanned):
+@pytest.mark.parametrize(("neighbours", "scanned"), tiered(product((False, True), repeat=2), {(False, False), (True, True)}))
+def test_maxtext(tmp_path, neighbours, scanned):
+    hf = LLAMA31 if neighbours else LLAMA
     tree = maxtext_tree(hf, scanned=scanned, neighbours=neighbours)
     assert same(made(hf, tree), loaded(tmp_path, hf, SEED))
 
