@@ -30,7 +30,8 @@ def device_batch(
     for slot, table in changes.whole:
         tables = _put_table(tables, np.int32(slot), np.asarray(table))
     packed = make_batch(plan, bucket, changes, table_shape=(groups, slots + 1, max_pages), page_size=page_size)
-    return _unpacked(packed, tables, np.zeros(slots + 1, np.int32) if lengths is None else lengths)
+    batch: DeviceBatch = _unpacked(packed, tables, np.zeros(slots + 1, np.int32) if lengths is None else lengths)
+    return batch
 
 
 _put_table = jax.jit(put_table)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.costs import Counters
+
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
 from pathlib import Path
@@ -59,3 +61,11 @@ def test_limits_are_enforced(tmp_path: Path) -> None:
         system = run(tmp_path, "tests/system")
         assert (system.returncode, "2 passed" in system.stdout) == (code, True), system.stdout
         assert ("1 processes, and tests/budget.json allows 0" in system.stdout) == (allowed == 0)
+
+
+def test_processes_are_counted() -> None:
+    counters = Counters()
+    before = counters.now()
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    found = counters.now().since(before)
+    assert (found.processes, found.browsers, found.clusters) == (1, 0, 0)

@@ -43,7 +43,7 @@ OTHER: dict[str, Any] = {
     "dtype": "bfloat16",
     "kv_dtype": "bfloat16",
     "quantization": "int8",
-    "stored": ((("layers", "0", "attention", "qkv"), SCHEMES["int8"]),),
+    "stored": ((("layers", "0", "attention", "qkv"), (SCHEMES["int8"],)),),
     "max_drafts": 2,
     "deterministic": True,
     "routed_experts": True,

@@ -180,9 +180,9 @@ def test_groups_of_layers_have_pages_of_their_own():
     ]
     kv_pages = jnp.full((2, 7, 2, KV_HEADS, PAGE, DIM), jnp.nan)
     kv_pages, _ = run(kv_pages, first, [tuple(x[:TOKENS] for x in layer) for layer in layers])
-    kv_pages = np.array(kv_pages)
-    kv_pages[:, 4] = np.nan
-    _, out = run(kv_pages, second, [tuple(x[TOKENS:] for x in layer) for layer in layers])
+    written = np.array(kv_pages)
+    written[:, 4] = np.nan
+    _, out = run(written, second, [tuple(x[TOKENS:] for x in layer) for layer in layers])
     for layer, got in enumerate(out):
         options = replace(OPTIONS, window=(None, 5, None, 5)[layer])
         q, k, v = layers[layer]
