@@ -47,7 +47,7 @@ test-all: $(READY) ## run every test: also each golden checkpoint on each mesh, 
 	$(HUGE_PAGES) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not parity" $(ARGS)
 
 fleet-interop: $(READY) ## run every test of a server's process against a fleet of two replicas instead (needs Ray)
-	$(BIN)/python -m pytest --fleet tests/interop tests/integration $(ARGS)
+	$(BIN)/python -m pytest --fleet tests/system tests/integration $(ARGS)
 
 lint: $(READY) ## check style, types and the import rules
 	$(BIN)/ruff check .

@@ -43,12 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # Folders and files of the marker: minutes each, beside others in `make test` that cover the same code.
 EXTENDED = (
-    "tests/unit/benchmarks/",
-    "tests/unit/aot/test_kernels.py",
+    "tests/system/benchmarks/",
+    "tests/integration/aot/test_kernels.py",
     "tests/contract/kernels/test_mosaic_gpu_compiled.py",
     "tests/integration/engine/test_long_context.py",
-    "tests/integration/fleet/test_interop.py",
-    "tests/integration/fleet/test_ray_scaling.py",
+    "tests/system/fleet/test_interop.py",
+    "tests/system/fleet/test_ray_scaling.py",
 )
 
 

@@ -37,7 +37,7 @@ ATTENTION_SECONDS = 12e-6  # of a call besides its reads: the first pages of eve
 LINK_BANDWIDTH = 25e9  # of one NVLink of Hopper in one direction, by the data sheet
 GPUS = 8  # that all-reduces are predicted for
 STEP_KERNELS = 22  # of a step beside its layers: embedding, work list, head, choice of tokens
-LAYER_KERNELS = 9  # of a layer of Llama-3-8B on one GPU (tests/unit/aot/test_kernels.py)
+LAYER_KERNELS = 9  # of a layer of Llama-3-8B on one GPU (tests/integration/aot/test_kernels.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Writes the table of families in docs/models.md from what tests passed: python -m tests.golden.support_table JUNIT.xml ...
 
     python -m pytest --junitxml=JUNIT.xml tests/golden tests/integration/engine/test_golden.py \
-        tests/unit/executor/test_gpt_oss.py tests/contract/tokenizer/test_families.py tests/unit/planner/test_bytes.py
+        tests/integration/executor/test_gpt_oss.py tests/contract/tokenizer/test_families.py \
+        tests/integration/planner/test_bytes.py
 
 A cell is the tests of that name that passed for the family's golden checkpoints; all of them are in
 benchmarks/results/support.json by name. With a failed test among them nothing is written.

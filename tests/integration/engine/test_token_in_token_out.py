@@ -9,8 +9,8 @@ import pytest
 from jaxserve.errors import InvalidRequestError
 from jaxserve.llm import LLM
 from jaxserve.sampling.params import SamplingParams
+from tests.integration.sampling.builders import penalized, probabilities
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
-from tests.unit.sampling.builders import penalized, probabilities
 
 PROMPTS = [[17, 40, 99, 5, 200, 31, 77], [8, 120, 64], [33, 9]]
 EOS = 1

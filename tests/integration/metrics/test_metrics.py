@@ -18,7 +18,7 @@ from tests.integration.metrics.conftest import Watched
 Values = dict[tuple[str, tuple[str, ...]], float]
 LONG = {"prompt": "to be or not to be", "ignore_eos": True, "max_tokens": 100, "temperature": 0.0}
 
-# What cannot be caused here, and where it is: tests/unit/metrics/test_steps.py and test_experts.py, tests/chaos and others.
+# Metrics that other tests cause: tests/unit/metrics/test_steps.py, test_experts.py, tests/system/chaos and others.
 CAUSED_BY_EXECUTORS = {
     "late_compiles",
     "bucket_misses",
