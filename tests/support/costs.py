@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ from typing import Any
 
 import pytest
 
+CPU_INFO = Path("/proc/cpuinfo")
 BUDGET = Path(__file__).parents[1] / "budget.json"
 SLOWEST = 25
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # a program was compiled, or read from the cache of compiled programs
@@ -105,6 +108,7 @@ class Costs:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._counters = Counters()
+        self._began = time.perf_counter()
         self._files: defaultdict[str, Cost] = defaultdict(Cost)
         self._exceeded: list[str] = []
 
@@ -143,9 +147,7 @@ class Costs:
             output["costs"] = {file: asdict(cost) for file, cost in self._files.items()}
             return
         if (report := self._config.getoption("--costs")) is not None:
-            Path(report).write_text(
-                json.dumps({file: asdict(cost) for file, cost in sorted(self._files.items())}, indent=1) + "\n"
-            )
+            Path(report).write_text(json.dumps(described(self._files, time.perf_counter() - self._began), indent=1) + "\n")
         found = _by_folder(self._files)
         if self._config.getoption("--write-budget"):
             BUDGET.write_text(json.dumps(budget(found), indent=1) + "\n")
@@ -164,6 +166,20 @@ class Costs:
             write(f"{cost.seconds:8.1f} " + " ".join(f"{getattr(cost, count):6}" for count in COUNTED) + f"  {name}")
         for line in self._exceeded:
             write(line, red=True)
+
+
+def described(files: Mapping[str, Cost], seconds: float) -> dict[str, Any]:
+    """A report for people: the machine, the whole run's time, and the costs of all workers together by folder and file."""
+    tables = {"folders": _by_folder(files), "files": files}
+    costs = {name: {key: asdict(cost) for key, cost in sorted(table.items())} for name, table in tables.items()}
+    return {"date": time.strftime("%Y-%m-%d"), "cpu": _cpu(), "cores": os.cpu_count(), "seconds": round(seconds), **costs}
+
+
+def _cpu() -> str:
+    """The name of the CPU, as well as the operating system says it."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def _by_folder(files: Mapping[str, Cost]) -> dict[str, Cost]:
