@@ -173,4 +173,4 @@ def test_nothing_of_the_engine_is_imported() -> None:
     assert not {"jax", "jaxlib", "flax", "numpy", "msgspec", "server", "fastapi", "grpc"} & set(names)
     ours = {name for name in names if name.startswith("jaxserve.") and not name.startswith("jaxserve.client")}
     # Of jaxserve itself, from the standard library only:
-    assert ours == {"jaxserve.import_path", "jaxserve.own_packages", "jaxserve.standard_streams"}
+    assert ours == {"jaxserve.import_path", "jaxserve.own_packages", "jaxserve.standard_streams", "jaxserve.versions"}
