@@ -34,8 +34,8 @@ def test_what_an_engine_holds_its_weights_in():
         engine_holds("int8"),
         engine_holds("w8a8"),
         engine_holds("fp8", devices=2),  # multiplied as FP8
-        engine_holds(stored=((QKV, SCHEMES["int8"]),)),
-        engine_holds(stored=((QKV, Float8Weight(None)),)),
+        engine_holds(stored=((QKV, (SCHEMES["int8"],)),)),
+        engine_holds(stored=((QKV, (Float8Weight(None),)),)),
     ]
     assert len(set(held)) == len(held)
     assert engine_holds("int8") == held[2]
