@@ -46,7 +46,7 @@ async def until_free(engine: LocalEngine) -> None:
     async with asyncio.timeout(20):
         while True:
             stats = engine.stats()
-            if stats.pages_free == stats.pages_total and stats.running == stats.waiting == 0:
+            if stats.pages_free == stats.pages_total and stats.active == stats.running == stats.waiting == 0:
                 return
             await asyncio.sleep(0.01)
 
