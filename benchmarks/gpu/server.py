@@ -1,6 +1,6 @@
-"""The engine's model behind `python -m jaxserve.serve`: clients that stream over HTTP and ask again when an answer has ended.
+"""Serve the engine's model with `python -m jaxserve.serve`, and measure clients that stream over HTTP in a closed loop.
 
-This process never starts jax: the GPU is the server's.
+This process never starts jax: the GPU belongs to the server.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,69 +20,63 @@ from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.tasks import Figure, Task
 from jaxserve.planner import catalogue
 
+if TYPE_CHECKING:
+    from jaxserve.load.connection import Connections
+
 TOKENIZER = Path(__file__).parents[2] / "tests" / "golden" / "data" / "llama3-layout4" / "tokenizer.json"
 NEEDED = ("fastapi", "grpc", "httptools", "llguidance", "msgspec", "uvicorn", "zmq")
 NAME = "model"
-WARM_UP = 1  # answers of each client that are not counted: programs are compiled meanwhile
+WARM_UP = 1  # responses of each client that are not measured: the server still compiles programs
+Times = tuple[float, float, float]
+"""Of a response: when it was requested, when its first token arrived, and when it ended."""
 
 
 def tasks(sizes: Sizes) -> Iterator[Task]:
-    """Start, then a task for each number of clients."""
+    """Start the server, then measure each number of clients."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing or sizes.scratch is None:
         reason = f"not installed: {', '.join(missing)}" if missing else "the run has no scratch directory"
         yield Task({}, lambda: {"skipped": reason})
         return
-    from benchmarks.servers import ready  # noqa: PLC0415  (needs packages that a run on a bare machine does without)
+    from benchmarks.servers import ready  # noqa: PLC0415  (needs packages that a bare machine may lack)
 
     start = time.perf_counter()
-    most = max(sizes.clients)
-    flags = [*_model(sizes), "--max-num-seqs", str(most), "--max-num-batched-tokens", str(sizes.engine.step_tokens)]
-    with ready([*flags, "--before-ready", "fewest", "--no-prefix-caching", "--served-model-name", NAME]) as server:
+    limits = ["--max-num-seqs", str(max(sizes.clients)), "--max-num-batched-tokens", str(sizes.engine.step_tokens)]
+    flags = ["--before-ready", "fewest", "--no-prefix-caching", "--attention-kernel", sizes.engine.kernel]
+    with ready([*_model(sizes), *limits, *flags, "--served-model-name", NAME]) as server:
         seconds = time.perf_counter() - start
         labels = {"model": sizes.server_model}
         yield Task(labels | {"what": "start"}, lambda: {"start_seconds": seconds})
         for clients in sizes.clients:
-            case = {"what": "streams", "clients": clients, "context": sizes.engine.context, "output": sizes.answer_tokens}
+            case = {"what": "streams", "clients": clients, "context": sizes.engine.context, "output": sizes.output_tokens}
             yield Task(labels | case, partial(_streams, server.http, sizes, clients))
 
 
 def _model(sizes: Sizes) -> list[str]:
-    """Flags: a directory with the configuration of a planner's shape and weights made from a seed, or a model by its name."""
+    """Flags for a shape that the planner knows, with dummy weights, or for the bundled model."""
     config = catalogue.known_config(sizes.server_model)
     if config is None:
-        return [sizes.server_model]  # the bundled one
+        return [sizes.server_model]
     assert sizes.scratch is not None
     directory = sizes.scratch / "model"
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], **config}))
-    longest = sizes.engine.context + sizes.answer_tokens + 1
+    longest = sizes.engine.context + sizes.output_tokens + 1
     shape = ["--load-format", "dummy", "--tokenizer", str(TOKENIZER), "--dtype", "bfloat16"]
     return [str(directory), *shape, "--max-model-len", str(longest)]
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Answers of one client: when each was asked for, when its first token came, and when it ended."""
-
-    times: list[tuple[float, float, float]] = field(default_factory=list)
 
 
 def _streams(url: str, sizes: Sizes, clients: int) -> Figure:
     import uvloop  # noqa: PLC0415  (comes with the server)
 
-    seen = [_Seen() for _ in range(clients)]
-    uvloop.run(_ask_all(url, sizes, seen))
-    counted = [times for one in seen for times in one.times[WARM_UP:]]
-    began, ended = min(asked for asked, _, _ in counted), max(end for _, _, end in counted)
-    first = [came - asked for asked, came, _ in counted]
-    between = [(end - came) / (sizes.answer_tokens - 1) for _, came, end in counted]
+    times = uvloop.run(_request_all(url, sizes, clients))
+    start, end = min(requested for requested, _, _ in times), max(ended for _, _, ended in times)
     return {
-        "requests": len(counted),
-        "seconds": ended - began,
-        "tokens_per_second": len(counted) * sizes.answer_tokens / (ended - began),
-        "first_token_seconds": _percentiles(first),
-        "seconds_per_token": _percentiles(between),
+        "requests": len(times),
+        "seconds": end - start,
+        "tokens_per_second": len(times) * sizes.output_tokens / (end - start),
+        "first_token_seconds": _percentiles([first - requested for requested, first, _ in times]),
+        "seconds_per_token": _percentiles([(ended - first) / (sizes.output_tokens - 1) for _, first, ended in times]),
     }
 
 
@@ -90,30 +84,37 @@ def _percentiles(values: list[float]) -> dict[str, float]:
     return {f"p{share}": float(np.percentile(values, share)) for share in (50, 99)}
 
 
-async def _ask_all(url: str, sizes: Sizes, seen: list[_Seen]) -> None:
+async def _request_all(url: str, sizes: Sizes, clients: int) -> list[Times]:
+    """Run the clients at once, each sending a request when its last one has ended. Returns the times of measured responses."""
     from jaxserve.load.connection import Connections  # noqa: PLC0415  (needs httptools)
 
-    connections = Connections(url)
-    rng = np.random.default_rng(0)
+    connections, rng = Connections(url), np.random.default_rng(0)
 
-    async def client(one: _Seen) -> None:
-        for _ in range(WARM_UP + sizes.answers):
-            prompt = rng.integers(3, 250, sizes.engine.context).tolist()
-            body = {"model": NAME, "prompt": prompt, "max_tokens": sizes.answer_tokens, "temperature": 0}
-            body |= {"ignore_eos": True, "stream": True, "return_token_ids": True}  # else nothing comes for a token without text
-            pieces: list[float] = []
-            last = [b""]
+    async def client() -> list[Times]:
+        times = [await _request(connections, sizes, rng) for _ in range(WARM_UP + sizes.responses)]
+        return times[WARM_UP:]
 
-            def keep(piece: bytes, now: float, pieces: list[float] = pieces, last: list[bytes] = last) -> None:
-                pieces.append(now)
-                last[0] = piece
-
-            asked = time.perf_counter()
-            headers = {"Content-Type": "application/json"}
-            reply = await connections.exchange("POST", "/v1/completions", headers, json.dumps(body).encode(), keep)
-            if reply.status != 200 or not last[0].endswith(b"[DONE]\n\n"):
-                raise RuntimeError(f"status {reply.status}: {last[0]!r:.300}")
-            one.times.append((asked, pieces[0], pieces[-1]))
-
-    await asyncio.gather(*(client(one) for one in seen))
+    measured = await asyncio.gather(*(client() for _ in range(clients)))
     connections.close()
+    return [times for one in measured for times in one]
+
+
+async def _request(connections: Connections, sizes: Sizes, rng: np.random.Generator) -> Times:
+    """Stream one completion of a random prompt. Raises RuntimeError if it fails or breaks off."""
+    prompt = rng.integers(3, 250, sizes.engine.context).tolist()
+    body = {"model": NAME, "prompt": prompt, "max_tokens": sizes.output_tokens, "temperature": 0, "ignore_eos": True}
+    body |= {"stream": True, "return_token_ids": True}  # without ids the server sends no event for a token without text
+    arrivals: list[float] = []
+    last = b""
+
+    def on_body(piece: bytes, now: float) -> None:
+        nonlocal last
+        arrivals.append(now)
+        last = piece
+
+    requested = time.perf_counter()
+    headers = {"Content-Type": "application/json"}
+    reply = await connections.exchange("POST", "/v1/completions", headers, json.dumps(body).encode(), on_body)
+    if reply.status != 200 or not last.endswith(b"[DONE]\n\n"):
+        raise RuntimeError(f"status {reply.status}: {last!r:.300}")
+    return requested, arrivals[0], arrivals[-1]

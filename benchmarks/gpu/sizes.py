@@ -132,7 +132,7 @@ class Sizes:
         tuned_layers: of the model that compiling with measured kernels is tried on.
         server_model: a planner's shape, or the bundled model.
         clients: that stream from the server at once, one measurement each.
-        answers, answer_tokens: how many each client asks for that are counted, and their length.
+        responses, output_tokens: measured responses of each client, and their length.
         generate_rows, generate_tokens: of transformers' generate.
         scratch: a directory that the sections of a run share; None for none.
     """
@@ -185,8 +185,8 @@ class Sizes:
     more_engine: EngineSizes = EngineSizes(loads=tuple((rows, GREEDY) for rows in (1, 16, 256)))
     server_model: str = "llama-3-8b"
     clients: tuple[int, ...] = (64, 1)
-    answers: int = 2
-    answer_tokens: int = 256
+    responses: int = 2
+    output_tokens: int = 256
     generate_rows: tuple[int, ...] = (1, 16, 64, 256)
     generate_tokens: int = 33
     rounded: tuple[int, int] = (4096, 14336)
@@ -250,8 +250,8 @@ REHEARSAL = Sizes(
     more_engine=replace(_TINY_ENGINE, loads=((4, GREEDY),)),
     server_model="pico",
     clients=(2,),
-    answers=1,
-    answer_tokens=4,
+    responses=1,
+    output_tokens=4,
     generate_rows=(1, 2),
     generate_tokens=4,
     rounded=(128, 256),

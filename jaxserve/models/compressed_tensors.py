@@ -49,7 +49,7 @@ _TYPES: Mapping[PackFormat, tuple[tuple[str, int], ...]] = MappingProxyType(
 
 
 def compressed_tensors(fields: HfFields) -> CompressedTensors:
-    """See `quantization_from_hf`. Of activations only whether they are to be rounded is looked at, not how."""
+    """See `quantization_from_hf`. Of `input_activations` only the dtype is read: FP8 or not."""
     for name in ("sparsity_config", "transform_config"):
         table = fields.table(name)
         if table and not (name == "sparsity_config" and table.get("format") == "dense"):
@@ -85,8 +85,9 @@ def _group(fields: HfFields, common: object, budget: TimeBudget) -> WeightGroup:
     targets = fields.strings("targets") or ()
     if not targets:
         raise CheckpointError(f"{fields.where} lacks targets")
-    rounds = bool(fields.table("input_activations"))
-    return WeightGroup(targets, _FORMATS[name], bits, _block(weights), rounds, _expressions(targets, budget))
+    activations = fields.table("input_activations")
+    fp8 = activations.get("type") == "float" and activations.get("num_bits") == 8
+    return WeightGroup(targets, _FORMATS[name], bits, _block(weights), fp8, _expressions(targets, budget))
 
 
 def _expressions(targets: Sequence[str], budget: TimeBudget) -> tuple[FilePattern, ...]:

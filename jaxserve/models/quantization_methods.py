@@ -75,7 +75,7 @@ class WeightGroup:
         format: how the numbers are stored.
         bits: of a number.
         block: outputs and inputs that share a factor; None for all of them.
-        rounds_activations: whether the checkpoint asks for activations to be rounded, too.
+        fp8_activations: whether the checkpoint asks for activations to be rounded to FP8.
         expressions: the compiled regular expressions among the targets.
     """
 
@@ -83,7 +83,7 @@ class WeightGroup:
     format: PackFormat
     bits: int
     block: tuple[int | None, int | None]
-    rounds_activations: bool = False
+    fp8_activations: bool = False
     expressions: tuple[FilePattern, ...] = field(default=(), compare=False, repr=False)
 
     def closeness(self, module: str) -> int:

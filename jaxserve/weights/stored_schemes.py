@@ -49,9 +49,9 @@ def stored_schemes(directory: Path, config: DecoderConfig, load_format: LoadForm
 
 
 def _schemes(rule: WeightRule, layout: Layout, quantization: CheckpointQuantization) -> tuple[Scheme, ...]:
-    """Those that all of a parameter's tensors have."""
-    each = {_source_schemes(source, layout, quantization) for source in rule.sources}
-    return each.pop() if len(each) == 1 else ()
+    """The schemes that every tensor of a parameter may be held in."""
+    each = [_source_schemes(source, layout, quantization) for source in rule.sources]
+    return tuple(scheme for scheme in (each[0] if each else ()) if all(scheme in schemes for schemes in each))
 
 
 def _source_schemes(source: Source, layout: Layout, quantization: CheckpointQuantization) -> tuple[Scheme, ...]:
@@ -63,14 +63,14 @@ def _source_schemes(source: Source, layout: Layout, quantization: CheckpointQuan
         return (scheme,)
     if scheme.group is not None:
         return (scheme, FP8Blocks(scheme.group))
-    return (scheme, FP8()) if _rounds_activations(quantization, source.name) else (scheme,)
+    return (scheme, FP8()) if _takes_fp8_activations(quantization, source.name) else (scheme,)
 
 
-def _rounds_activations(quantization: CheckpointQuantization, name: str) -> bool:
+def _takes_fp8_activations(quantization: CheckpointQuantization, name: str) -> bool:
     """Whether FP8, which rounds activations, serves a tensor as its checkpoint means it."""
     if isinstance(quantization, CompressedTensors):
         group = quantization.group_of(name.removesuffix(".weight"))
-        return group is not None and group.rounds_activations
+        return group is not None and group.fp8_activations
     return isinstance(quantization, ScaledFP8 | ModelOpt)
 
 

@@ -62,7 +62,7 @@ def by_each(function: Callable[..., Any], *arrays: Any, names: Sequence[str] = I
 
 
 def of_first_rows(x: np.ndarray, matrix: Matrix, counts: Iterable[int]) -> list[np.ndarray]:
-    """Products of the first rows of x, so many at a time, in one program."""
+    """Multiply the first `count` rows of x for each of the counts, in one program."""
     batches = [x[:count] for count in counts]
     program = jax.jit(lambda batches, matrix: [cpu_native.matmul(batch, matrix) for batch in batches])
     return [np.asarray(product) for product in program(batches, matrix)]

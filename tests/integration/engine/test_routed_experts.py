@@ -39,7 +39,7 @@ LONGEST = 36
 def visited(llm: LLM, tokens: list[int]) -> np.ndarray[Any, Any]:
     """int32[T,layers,active], layer after layer, without pages or batches."""
     executor: Any = llm._built.core.executor
-    padded = np.zeros(LONGEST, np.int32)  # all sequences have one shape, and what comes behind tokens changes nothing
+    padded = np.zeros(LONGEST, np.int32)  # one shape for all sequences; attention is causal, so padding changes nothing
     padded[: len(tokens)] = tokens
     return np.stack(plain_forward(executor._layout.config, executor.weights.tree, padded), axis=1)[: len(tokens)]
 

@@ -131,7 +131,7 @@ def without_drafts(executor):
 
 
 KINDS = {"free": REQUESTS, "counting": COUNTING, "forms": FORMS}
-# Each kind with each rate of wrong guesses, planned in one of the two ways; each kind and each rate in both.
+# Each kind with each rate of rejected draft tokens, planned in one of the two ways; each kind and each rate occurs in both.
 CORE = {(kind, wrong, (number + place) % 2 == 0) for number, kind in enumerate(KINDS) for place, wrong in enumerate((2, 5, 1000))}
 
 

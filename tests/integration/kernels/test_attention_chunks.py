@@ -25,7 +25,7 @@ def compiled(chunk: int) -> Any:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(ROW, min_size=1, max_size=4), st.sampled_from((4, 8, 24, 64, 128)), st.booleans())
-# A row that lies in as many chunks as so many tokens can: from a chunk's last position on.
+# Rows that begin at the last position of a chunk, so that they spread over the most chunks.
 @example([(24, 31)], 8, False)
 @example([(24, 27)], 4, False)
 @example([(24, 31)], 8, True)

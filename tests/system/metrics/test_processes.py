@@ -72,7 +72,7 @@ def read(http: str) -> None:
 
 
 def ask(server: HashServer, count: int) -> None:
-    """Streams, each with a connection of its own, so that all front ends get some."""
+    """Open streams on connections of their own, so that every API server gets some."""
     for _ in range(count):
         threading.Thread(target=read, args=(server.http,), daemon=True).start()
 
@@ -89,7 +89,7 @@ def test_metrics_survive_their_processes(tmp_path: Path) -> None:
         os.kill(busiest, signal.SIGKILL)
         until(lambda: scraper.last.get(("process_restarts_total", ("frontend",))) == 1)
         until(lambda: scraper.last.get(("requests_aborted_total", ("hash", "process_died")), 0.0) > 0)
-        ask(server, 2)  # for there may have been none at the other front end
+        ask(server, 2)  # the other API server may have had none
         until(lambda: total(scraper.last, "time_to_first_token_seconds_count") == 10)
         steps = total(scraper.last, "batch_rows_count")
         os.kill(server.pids(ENGINE)[0], signal.SIGKILL)

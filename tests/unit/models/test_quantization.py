@@ -88,6 +88,17 @@ def test_how_compressed_tensors_groups_are_read(weights, form, stored, bits, blo
         assert quantization_from_hf({"quantization_config": config}) == CompressedTensors((group,))
 
 
+@pytest.mark.parametrize(
+    ("activations", "fp8"),
+    [(None, False), ({"num_bits": 8, "type": "float", "dynamic": True}, True), ({"num_bits": 8, "type": "int"}, False)],
+)
+def test_activations_of_a_group_are_fp8_only_if_it_says_so(activations, fp8):
+    group = linear(FP8, "float-quantized") | {"input_activations": activations}
+    method = quantization_from_hf({"quantization_config": compressed(group)})
+    assert isinstance(method, CompressedTensors)
+    assert method.groups[0].fp8_activations == fp8
+
+
 def test_the_closest_target_decides_a_modules_group():
     named, like = linear(FP8, "float-quantized", ("a.down_proj",)), linear(INT4, targets=("re:.*_proj$",))
     groups = (linear({**INT4, "num_bits": 8}), like, named)
