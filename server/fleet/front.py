@@ -166,7 +166,9 @@ class ToldReplicas:
             lost = losing.result() if losing.done() else "the ingress's actor"
             if reading.done():
                 reading.result()
-            raise EngineDeadError(f"the fleet has lost {lost}: it ends", retry_after=RETRY_SECONDS)
+            error = EngineDeadError(f"the fleet has lost {lost}: it ends", retry_after=RETRY_SECONDS)
+            self._host.explain(error, True)  # a drain alone would let streams run until Ray takes the engines away
+            raise error
         finally:
             reading.cancel()
             losing.cancel()

@@ -78,8 +78,8 @@ class Linked:
             for link in self.links:
                 if isinstance(link, ResumingLink):
                     link.explain(notice.error)
-                    if notice.final:
-                        link.give_up(notice.error)
+                if notice.final:
+                    link.give_up(notice.error)
         elif isinstance(notice, Orders):
             for link in self.links:
                 if isinstance(link, ResumingLink):

@@ -248,6 +248,11 @@ class FleetLink:
         self._fail(EngineDeadError("the link to the engines is closed"))
         await asyncio.gather(*(one.link.close() for one in self._all()), *self._closing)
 
+    def give_up(self, error: JaxserveError) -> None:
+        """There will be no engine any more."""
+        self.set_replicas({})
+        self._fail(error)
+
     # What replicas say.
 
     def delivered(self, replica: Replica, outcomes: Sequence[TurnOutcome]) -> None:

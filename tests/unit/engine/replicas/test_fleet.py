@@ -258,6 +258,21 @@ async def test_where_none_is_left_requests_wait_and_then_all_fail() -> None:
         assert not fleet.links["a"].requests, "the sink was told that they are lost"
 
 
+async def test_after_the_end_nothing_runs_and_no_engine_comes_back() -> None:
+    async with bench("a", "b", settings=HASTY) as fleet:
+        fleet.fleet.add([request("r")])
+        had = fleet.place("r")
+        fleet.fleet.give_up(EngineDeadError("the fleet ends"))
+        assert [one.message for one in fleet.heard.losses[1:]] == ["the fleet ends"]
+        had.says("r", 1)
+        had.dies()
+        had.finds()
+        fleet.fleet.add([request("new")])
+        await fleet.until(lambda: all(one.closed for one in fleet.links.values()))
+        assert (fleet.heard.tokens, len(fleet.heard.founds)) == ({}, 1)
+        assert "new" not in {name for one in fleet.links.values() for name in one.requests}
+
+
 async def test_an_engine_that_comes_in_time_takes_what_waits() -> None:
     async with bench("a") as fleet:
         fleet.fleet.add([request("r")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,12 +46,14 @@ async def test_an_ingress_that_lost_ray_ends_and_says_so(loses: str, monkeypatch
     monkeypatch.setattr("server.fleet.ray_watch.LOOK_SECONDS", 0.0)
     here, there = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=here)
-    host: Any = None
+    explained: list[tuple[str, bool]] = []
+    host: Any = SimpleNamespace(explain=lambda error, final: explained.append((error.message, final)))
     ray = RayServices({} if "actor" in loses else {"GCS": "127.0.0.1:1"})
     engines = ToldReplicas(FleetSpec(routing={}, pools=[], key=""), reader, SharedWay(lambda content: None), host, ray)
     if "actor" in loses:
         there.close()
     with pytest.raises(EngineDeadError, match=f"the fleet has lost {loses}: it ends"):
         await engines.run()
+    assert explained == [(f"the fleet has lost {loses}: it ends", True)]
     there.close()
     writer.close()
