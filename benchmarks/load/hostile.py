@@ -1,10 +1,10 @@
 """A hostile client: bodies that try to stop a server, one after the other, in a process that ends with its parent.
 
-    python -m benchmarks.load.hostile URL REPORT [--clients 2] [--ordinary REQUESTS_PER_SECOND]
+    python -m benchmarks.load.hostile URL REPORT [--clients 2] [--only ATTACK | --ordinary REQUESTS_PER_SECOND]
 
-Each client sends the attacks of ATTACKS in turn, then mutated copies of ordinary bodies, and begins again. With `--ordinary` the
-process sends ordinary requests at a fixed rate instead: the baseline that a run with attacks is compared with. REPORT is a JSON
-file with the number of requests and of each status, rewritten every few seconds.
+Each client sends the attacks of ATTACKS in turn, then mutated copies of ordinary bodies, and begins again; with `--only`, one
+attack. With `--ordinary` the process sends ordinary requests at a fixed rate instead: the baseline that a run with attacks is
+compared with. REPORT is a JSON file with the number of requests and of each status, rewritten every few seconds.
 """
 
 from __future__ import annotations
@@ -166,6 +166,9 @@ def _mutated(random: Random) -> tuple[str, bytes]:
     return CHAT, bytes(raw)
 
 
+BY_NAME: dict[str, Body] = {make.__name__.strip("_"): make for make in (*ATTACKS, _mutated)}
+
+
 def _ordinary(random: Random) -> tuple[str, bytes]:
     return _completion(prompt=f"{random.random()} hello there", max_tokens=random.choice((8, 16, 32)), ignore_eos=True)
 
@@ -187,11 +190,12 @@ class Hostile:
         self._begin = time.monotonic()
         self._written = 0.0
 
-    async def attack(self, seed: int) -> None:
-        """Send attacks and mutated bodies in turn, without end."""
+    async def attack(self, seed: int, only: str | None) -> None:
+        """Send attacks and mutated bodies in turn, or one attack again and again, without end."""
         random = Random(f"hostile {seed}")
         while True:
-            for make in (*random.sample(ATTACKS, len(ATTACKS)), *[_mutated] * MUTATED):
+            every = (*random.sample(ATTACKS, len(ATTACKS)), *[_mutated] * MUTATED)
+            for make in every if only is None else (BY_NAME[only],):
                 await self._send(make, random)
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -225,10 +229,11 @@ class Hostile:
 
 
 @contextmanager
-def hostile(url: str, report: Path, clients: int, ordinary: float | None = None) -> Iterator[None]:
+def hostile(url: str, report: Path, clients: int, ordinary: float | None = None, only: str | None = None) -> Iterator[None]:
     """The process, ended at the end."""
     command = [sys.executable, "-m", "benchmarks.load.hostile", url, str(report), "--clients", str(clients)]
-    process = subprocess.Popen(command if ordinary is None else [*command, "--ordinary", str(ordinary)])
+    chosen = ["--ordinary", str(ordinary)] if ordinary is not None else ["--only", only] if only is not None else []
+    process = subprocess.Popen([*command, *chosen])
     try:
         yield
     finally:
@@ -238,7 +243,8 @@ def hostile(url: str, report: Path, clients: int, ordinary: float | None = None)
 
 async def _run(given: argparse.Namespace) -> None:
     parent, one = os.getppid(), Hostile(given.url, given.report)
-    work = [one.attack(seed) for seed in range(given.clients)] if given.ordinary is None else [one.ask(given.ordinary)]
+    attacks = [one.attack(seed, given.only) for seed in range(given.clients)]
+    work = attacks if given.ordinary is None else [one.ask(given.ordinary)]
     tasks = [asyncio.create_task(each) for each in work]
     while os.getppid() == parent and not any(task.done() for task in tasks):
         await asyncio.sleep(1.0)
@@ -253,6 +259,7 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("report", type=Path)
     parser.add_argument("--clients", type=int, default=2)
+    parser.add_argument("--only", choices=BY_NAME, metavar="ATTACK", help=", ".join(BY_NAME))
     parser.add_argument("--ordinary", type=float, help="ordinary requests per second instead of attacks")
     with suppress(KeyboardInterrupt):
         asyncio.run(_run(parser.parse_args()))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.hostile import compare
-from benchmarks.load.hostile import ATTACKS, Body
+from benchmarks.load.hostile import ATTACKS, BY_NAME, Body
 from benchmarks.load.minutes import Row
 
 
@@ -23,6 +23,11 @@ def test_a_body_is_bytes_and_changes_with_the_seed(make: Body) -> None:
     assert path.startswith("/")
     assert isinstance(content, bytes)
     assert make(Random(1)) == (path, content)
+
+
+def test_every_attack_has_a_name_of_its_own() -> None:
+    assert set(ATTACKS) < set(BY_NAME.values())
+    assert len(BY_NAME) == len(ATTACKS) + 1
 
 
 @pytest.mark.parametrize(
