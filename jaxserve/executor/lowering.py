@@ -115,7 +115,9 @@ class Lowering:
         if options.adapters is not None:
             self.loras = abstract_loras(config, mesh, options.dtype, options.adapters)
         chosen = self._placed.choose, everywhere
-        self.variants = variants_of(row_options, straight=not is_one_cpu(mesh))
+        # Where the fewest programs are wanted, one chooses for every mix of rows on several CPU devices, too.
+        asks = is_one_cpu(mesh) or (options.fewest_shapes and device.platform == "cpu")
+        self.variants = variants_of(row_options, straight=not asks)
         self._choose = {
             variant: jax.jit(make_choose(config, mesh, variant, rules), donate_argnums=0, out_shardings=chosen)
             for variant in self.variants

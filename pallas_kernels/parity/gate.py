@@ -30,7 +30,7 @@ from pallas_kernels.parity.cases import (
     RotateCase,
     WriteCase,
 )
-from pallas_kernels.quantization import SCHEMES, Float8Weight, FourBit
+from pallas_kernels.quantization import SCHEMES, Float8Weight, FourBit, Scheme
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 from pallas_kernels.registry import KernelError, Target
@@ -330,7 +330,12 @@ def packed_weights(case: GroupedCase, plain: np.ndarray) -> Weight:
     scheme = SCHEMES[case.scheme].fitted(plain.shape[1:], (0,))
     assert scheme is not None
     panels = CodePanels if isinstance(scheme, FourBit) else Panels
-    return pack(jnp.asarray(plain), panels((0,), plain.shape[1:]), scheme, stacked=True)
+    return _packed(plain, panels((0,), plain.shape[1:]), scheme, stacked=True)
+
+
+def _packed(plain: np.ndarray, layout: Layout, scheme: Scheme, *, stacked: bool = False) -> Matrix:
+    """In one program: a call compiles none for each of its operations."""
+    return jax.jit(partial(pack, layout=layout, scheme=scheme, stacked=stacked))(plain)
 
 
 def _in_words(case: GroupedCase, plain: np.ndarray) -> Matrix:
@@ -339,12 +344,12 @@ def _in_words(case: GroupedCase, plain: np.ndarray) -> Matrix:
     assert scheme is not None
     layout = Words.of((0,), plain.shape[1:], scheme)
     if scheme != MXFP4:
-        return pack(jnp.asarray(plain), layout, scheme, stacked=True)
+        return _packed(plain, layout, scheme, stacked=True)
     groups = plain.astype(np.float64).reshape(len(plain), -1, MXFP4.group, plain.shape[2])
     table = MXFP4.table().astype(np.float64)
     scales = np.exp2(np.floor(np.log2(np.abs(groups).max(axis=2, keepdims=True))) - 2)  # the largest number is 6
     codes = np.abs(groups[..., None] / scales[..., None] - table).argmin(axis=-1).astype(np.uint8).reshape(plain.shape)
-    values = jax.vmap(layout.arrange)(jnp.asarray(codes))
+    values = jax.jit(jax.vmap(layout.arrange))(codes)
     return Matrix(values, (jnp.asarray(scales[:, :, 0], jnp.float32),), layout, scheme, stacked=True)
 
 
@@ -356,7 +361,7 @@ def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, 
     with jax.default_matmul_precision("highest"):
         got = np.asarray(call(x, weights, sizes))
     if isinstance(weights, Matrix):  # the numbers that rounding left
-        x, plain = np.asarray(weights.scheme.rows(jnp.asarray(x))), np.asarray(weights.plain())
+        x, plain = np.asarray(jax.jit(weights.scheme.rows)(x)), np.asarray(jax.jit(Matrix.plain)(weights))
     want = grouped_reference.grouped_matmul(x, plain, sizes)
     if got.dtype != jnp.dtype(result):
         return start("FAIL", reason=f"the output is {got.dtype.name}, not {result}")
@@ -377,8 +382,8 @@ def packed_matrix(case: MatmulCase, plain: np.ndarray) -> tuple[Matrix, np.ndarr
         "panels": Panels((0,), parameter.shape),
         "words": Words.of((0,), parameter.shape, scheme),
     }
-    matrix = pack(jnp.asarray(parameter), layouts[case.layout], scheme)
-    return matrix, plain if matrix.scales is None else np.asarray(matrix.plain(), np.float64)
+    matrix = _packed(parameter, layouts[case.layout], scheme)
+    return matrix, plain if matrix.scales is None else np.asarray(jax.jit(Matrix.plain)(matrix), np.float64)
 
 
 def _matmul(start: _Start, case: MatmulCase, dtype: str, implementation: str, target: Target | None) -> Result:
