@@ -32,7 +32,7 @@ PAGE = 16
 SMALL: dict[str, Any] = {
     "max_num_seqs": 4,
     "before_ready": "fewest",
-    "max_num_batched_tokens": 32,
+    "max_num_batched_tokens": 4,
     "max_model_len": 128,
     "num_pages": 24,
     "dtype": "float32",

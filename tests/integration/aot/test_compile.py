@@ -282,6 +282,7 @@ def test_fp8_is_refused_for_gpus_that_do_not_multiply_it(checkpoint: str) -> Non
 
 
 @needs_plugin
+@pytest.mark.extended  # half a minute; tests/integration/models/test_tensor_parallel.py divides the same layers for CPUs
 def test_latent_attention_and_experts_on_eight_gpus(tmp_path: Path) -> None:
     """As for other models: two all-reduces a layer and nothing else, and neither weights nor the cache are copied.
 

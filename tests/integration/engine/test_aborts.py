@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.engine.local import LocalEngine
 from jaxserve.errors import DrainingError, RefusedError
@@ -24,6 +24,7 @@ def config(**scheduler):
         model=ModelConfig(model=str(read_golden("llama-tied").directory), dtype="float32", max_model_len=96),
         cache=CacheConfig(page_size=8, num_pages=60),
         scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24, **scheduler),
+        compile=CompileConfig(before_ready="fewest"),
     )
 
 

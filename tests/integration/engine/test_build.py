@@ -11,7 +11,7 @@ from jaxserve.engine.build import build_engine
 from jaxserve.errors import CheckpointError
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-SMALL = {"max_num_seqs": 2, "max_num_batched_tokens": 2, "max_model_len": 32, "page_size": 8}
+SMALL = {"max_num_seqs": 2, "max_num_batched_tokens": 2, "max_model_len": 32, "page_size": 8, "before_ready": "fewest"}
 
 
 def build(directory, progress, **settings):

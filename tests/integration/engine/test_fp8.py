@@ -28,9 +28,9 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
 SETTINGS = {
     "dtype": "float32",
     "page_size": 8,
-    "max_num_seqs": 3,
+    "max_num_seqs": 4,
     "before_ready": "fewest",
-    "max_num_batched_tokens": 8,
+    "max_num_batched_tokens": 4,
     "max_model_len": 128,
 }
 

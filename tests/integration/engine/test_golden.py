@@ -14,6 +14,8 @@ from tests.support.engine import build, run
 from tests.support.tiers import tiered
 
 LENGTH = 64
+STEP = 8  # rows, and tokens: chunks of prompts and decodes have one step shape, which is compiled once
+SIZES = {"max_num_seqs": STEP, "max_num_batched_tokens": STEP, "max_model_len": 160}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True, logprobs=MAX_LOGPROBS)
 
 
@@ -26,24 +28,22 @@ CORE = {
     *("deepseek-v3-groups", "deepseek-v32-sparse", "glm5-shared"),
     *("qwen3-next-experts", "granite4-dense", "nemotron-h-latent", "lfm2-experts"),
 }
-# Of those, in steps of the two largest shapes: windows, caps, shared keys, latents, indexers and Mamba-2. The others in all.
-TWO_SHAPES = {
-    *("mistral-window", "gemma2-caps", "gemma3-local", "gemma4-shared", "llama4-chunks", "granite4-dense"),
-    *("deepseek-v3-groups", "deepseek-v32-sparse", "glm5-shared"),
-}
+# Of those, in steps of every shape: plain layers, windows beside experts, and recurrent states.
+EVERY_SHAPE = {"llama-tied", "gpt-oss-window", "qwen3-next-experts"}
 
 
 @pytest.mark.parametrize("name", tiered(NAMES, CORE))
 def test_greedy_tokens(name):
     golden = read_golden(name)
-    every_shape = name not in TWO_SHAPES
-    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=24, max_model_len=160, every_shape=every_shape)
+    every_shape = name in EVERY_SHAPE
+    step = 3 * STEP if every_shape else STEP
+    built = build(golden.directory, **{**SIZES, "max_num_batched_tokens": step}, every_shape=every_shape)
     prompts, wanted = golden.prompts, [list(tokens) for tokens in golden.greedy]
 
-    # 17 requests, prompts in chunks of at most 24, and 8 rows have the pages of two: where all layers have windows, those are
-    # fewer than the longest sequence would fill.
+    # 17 requests, prompts in chunks of `step` tokens at most, and 8 rows have the pages of two: where all layers have windows,
+    # those are fewer than the longest sequence would fill.
     windows = built.core.executor.capabilities().windows
-    num_pages = 1 + 2 * sum(most_pages(window, 160, 8, 24) for window in windows)
+    num_pages = 1 + 2 * sum(most_pages(window, 160, 8, step) for window in windows)
     mixed = run(built, prompts, GREEDY, num_pages=num_pages, growth_reserve=0.0 if any(windows) else 1.0)
     assert mixed.tokens == wanted
     assert mixed.scheduler.num_preemptions > 0 or min(map(len, prompts)) > 1  # rows that all grow long are let in one by one
@@ -76,7 +76,7 @@ DIVIDED = [("llama-tied", 2), ("gemma4-keys", 4), ("gemma4-shared", 2), ("deepse
 def test_tensor_parallel(name, devices):
     """Devices that share every layer, KV cache and vocabulary give the same tokens; also where layers differ in their heads."""
     golden = read_golden(name)
-    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=24, max_model_len=160, tensor_parallel_size=devices)
+    built = build(golden.directory, **SIZES, tensor_parallel_size=devices)
     num_pages = 1 + 40 * len(built.core.executor.capabilities().windows)
     assert run(built, golden.prompts, GREEDY, num_pages=num_pages).tokens == [list(tokens) for tokens in golden.greedy]
     assert isinstance(built.core.executor, LocalExecutor)

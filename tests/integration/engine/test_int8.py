@@ -27,7 +27,7 @@ NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: 
 LENGTH = 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
 SETTINGS = {"quantization": "int8", "dtype": "float32", "page_size": 8}
-SETTINGS |= {"max_num_seqs": 2, "before_ready": "fewest", "max_num_batched_tokens": 8, "max_model_len": 128}
+SETTINGS |= {"max_num_seqs": 4, "before_ready": "fewest", "max_num_batched_tokens": 4, "max_model_len": 128}
 
 
 @jax.jit
@@ -52,7 +52,7 @@ def config_for(golden, **more):
         pytest.param(SHARED, 1, 1, marks=NATIVE),
         pytest.param(NAME, 2, 1, marks=pytest.mark.extended),
         (SHARED, 4, 2),
-        (LATENT, 2, 1),
+        pytest.param(LATENT, 2, 1, marks=pytest.mark.extended),
     ],
 )
 def test_greedy_tokens_are_those_of_the_rounded_numbers(name, tensor, expert):

@@ -37,7 +37,7 @@ def build(directory: Any, kv_cache_dtype: str, devices: int = 1, **more: Any) ->
     limits = {
         "max_num_seqs": 8,
         "before_ready": "fewest",
-        "max_num_batched_tokens": 24,
+        "max_num_batched_tokens": 8,
         "tensor_parallel_size": devices,
         "late_compiles": "raise",
     }

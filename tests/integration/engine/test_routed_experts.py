@@ -113,7 +113,7 @@ def test_preempted_sequences_recomputed_or_swapped(swap_space):
 
 
 def test_two_devices():
-    small = {"max_num_seqs": 2, "max_num_batched_tokens": 8}
+    small = {"max_num_seqs": 4, "max_num_batched_tokens": 4}
     one, two = (keeping("shared", tensor_parallel_size=devices, **small).generate(PROMPTS, GREEDY) for devices in (1, 2))
     for output, other in zip(one, two, strict=True):
         assert output.outputs[0].token_ids == other.outputs[0].token_ids

@@ -70,7 +70,7 @@ def plain(directory: Path, folder: Path, devices: int) -> Params:
 
 def engine(directory: Path, devices: int, **more: Any) -> BuiltEngine:
     settings = {"model": str(directory), "dtype": "float32", "max_model_len": 64, "page_size": 8, "late_compiles": "raise"}
-    limits = {"max_num_seqs": 4, "before_ready": "fewest", "max_num_batched_tokens": 12, "tensor_parallel_size": devices}
+    limits = {"max_num_seqs": 4, "before_ready": "fewest", "max_num_batched_tokens": 4, "tensor_parallel_size": devices}
     config = EngineConfig.from_settings({**settings, **limits, **more})
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 
@@ -168,7 +168,7 @@ def test_two_devices_have_the_tokens_of_transformers(name):
     built = engine(DATA / name, 2, max_model_len=80)
     asked, wanted = golden.prompts[5::2], [tokens[:LENGTH] for tokens in golden.greedy[5::2]]
     windows = built.core.executor.capabilities().windows
-    num_pages = 1 + sum(most_pages(window, 80, 8, 12) for window in windows)  # of one of the four rows, if it were that long
+    num_pages = 1 + sum(most_pages(window, 80, 8, 4) for window in windows)  # of one of the four rows, if it were that long
     mixed = run(built, asked[:5], GREEDY, num_pages=num_pages, growth_reserve=0.0)
     assert mixed.preemptions
     assert mixed.tokens == wanted[:5]

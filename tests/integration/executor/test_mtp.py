@@ -68,7 +68,7 @@ def build(directory, devices, module_directory=None) -> LocalExecutor:
         pytest.param(CONFIG, False, 1, marks=pytest.mark.extended),
         (CONFIG, True, 1),
         pytest.param(CONFIG, True, 2, marks=pytest.mark.extended),
-        (SPARSE, False, 1),
+        pytest.param(SPARSE, False, 1, marks=pytest.mark.extended),
         pytest.param(SPARSE, False, 2, marks=pytest.mark.extended),
     ],
 )

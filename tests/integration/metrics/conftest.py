@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.local import LocalEngine
 from jaxserve.metrics.instruments import Instruments
@@ -45,6 +45,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
         scheduler=SchedulerConfig(
             max_num_seqs=4, max_num_batched_tokens=16, max_waiting=6, low_watermark=0.0, high_watermark=0.0, growth_reserve=0.0
         ),
+        compile=CompileConfig(before_ready="fewest"),
     )
 
 

@@ -10,7 +10,7 @@ import grpc.aio
 import httpx
 import pytest
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.local import LocalEngine
 from jaxserve.proto import inference_pb2 as pb
 from jaxserve.proto.inference_pb2_grpc import InferenceStub
@@ -28,6 +28,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
         model=ModelConfig(model=str(directory), load_format="dummy"),
         cache=CacheConfig(num_pages=128, prefix_caching=False),
         scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16),
+        compile=CompileConfig(before_ready="fewest"),
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.events import Event
 from jaxserve.engine.local import LocalEngine
 from jaxserve.proto import inference_pb2 as pb
@@ -51,6 +51,7 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
         scheduler=SchedulerConfig(
             max_num_seqs=1, max_num_batched_tokens=16, max_waiting=4, policies=str(folder / "policies.json")
         ),
+        compile=CompileConfig(before_ready="fewest"),
     )
     engine = await LocalEngine.start(config, lambda what, done, total: None)
     executor = engine._built.core.executor

@@ -172,7 +172,7 @@ class EngineMachine(RuleBasedStateMachine):
 def test_random_operations():
     phases = (Phase.explicit, Phase.reuse, Phase.generate)  # no shrinking: it takes minutes, and the failing run is printed
     run_state_machine_as_test(
-        EngineMachine, settings=settings(max_examples=250, stateful_step_count=50, deadline=None, phases=phases)
+        EngineMachine, settings=settings(max_examples=120, stateful_step_count=50, deadline=None, phases=phases)
     )
     assert EngineMachine.num_operations > 10_000
     # far below what runs have (70 to 210 moved, 20 to 200 restored): chance fails no run, and there were some of each

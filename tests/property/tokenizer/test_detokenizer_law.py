@@ -86,7 +86,7 @@ def is_partly_valid_run(sample_: Sample, ids: list[int], skip: bool) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), skip=st.booleans())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_every_split_gives_the_full_decode(kind: str, data: st.DataObject, skip: bool) -> None:
     chunks = data.draw(splits(kind))
     ids = [i for chunk in chunks for i in chunk]
@@ -98,7 +98,7 @@ def test_every_split_gives_the_full_decode(kind: str, data: st.DataObject, skip:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), prompt_text=TEXTS, begin=st.booleans(), skip=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_output_is_what_it_adds_to_the_prompt(kind: str, data: st.DataObject, prompt_text: str, begin: bool, skip: bool) -> None:
     ours = sample(kind).ours
     prompt = ours.encode(prompt_text, add_special_tokens=begin)
@@ -113,7 +113,7 @@ def test_output_is_what_it_adds_to_the_prompt(kind: str, data: st.DataObject, pr
 
 @pytest.mark.parametrize("kind", LOSSLESS)
 @given(text=TEXTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_character_comes_out_with_its_last_byte(kind: str, text: str) -> None:
     ours = sample(kind).ours
     prompt = ours.encode("hello")

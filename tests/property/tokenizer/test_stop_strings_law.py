@@ -28,7 +28,7 @@ def held_back(text: str, stop: tuple[str, ...]) -> int:
 
 @pytest.mark.parametrize("include", [False, True])
 @given(stop=STOPS, chunks=CHUNKS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_agrees_with_a_search_in_the_whole_text(include: bool, stop: tuple[str, ...], chunks: list[str]) -> None:
     strings = StopStrings(stop, include_in_output=include)
     seen, sent, reported = "", "", None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.events import Delta, Finished
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.remote.reports import MODEL_BUILDER
@@ -56,12 +56,13 @@ class Streams:
                 self.resumed[number] = event.resumed
 
 
-@pytest.mark.parametrize("model", ["qwen2-moe-windows", "phi3-window"])
+@pytest.mark.parametrize("model", ["qwen2-moe-windows", pytest.param("phi3-window", marks=pytest.mark.extended)])
 async def test_streams_of_a_model_go_on_where_its_engine_is_killed(model: str) -> None:
     config = EngineConfig(
         model=ModelConfig(model=str(MODELS / model), dtype="float32", max_model_len=896),
         cache=CacheConfig(page_size=8, num_pages=801),
         scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32),
+        compile=CompileConfig(before_ready="fewest"),
     )
     async with engine_fleet(2, PATIENT, builder=MODEL_BUILDER, **asdict(config)) as fleet:
         wanted = await Streams().read(fleet.front)

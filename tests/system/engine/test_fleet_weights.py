@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.calls import FinishUpdate, OpenTransfer, PutPiece, StartUpdate, WeightSums, WorldSize
 from jaxserve.engine.remote.reports import MODEL_BUILDER
 from jaxserve.engine.replicas.fleet import FleetSettings
@@ -32,6 +32,7 @@ async def test_all_engines_of_a_fleet_get_what_is_sent(tmp_path: Path) -> None:
         model=ModelConfig(model=str(directory)),
         cache=CacheConfig(page_size=4, num_pages=32),
         scheduler=SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=16),
+        compile=CompileConfig(before_ready="fewest"),
     )
     two = random_tensors(hf, 2)
     dtypes, shapes = [str(array.dtype) for array in two.values()], [list(array.shape) for array in two.values()]

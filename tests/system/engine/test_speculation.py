@@ -83,7 +83,7 @@ def plain():
     "asked",
     [
         {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
-        {"method": "suffix", "num_speculative_tokens": 4},
+        pytest.param({"method": "suffix", "num_speculative_tokens": 4}, marks=pytest.mark.extended),  # guesses from elsewhere
     ],
     ids=lambda asked: asked["method"],
 )

@@ -68,7 +68,7 @@ def test_drafts_that_are_never_right_are_given_up() -> None:
     assert drafted.all.output_tokens_per_s > 0.98 * plain.all.output_tokens_per_s
 
 
-@pytest.mark.parametrize("rows", [32, 96])
+@pytest.mark.parametrize("rows", [32, pytest.param(96, marks=pytest.mark.extended)])
 def test_no_number_of_rows_is_slower_for_it(rows: int) -> None:
     plain = run(None, rows).all.output_tokens_per_s
     for rates in (NEVER, [0.5, 0.25, 0.125, 0.0625], LIKELY):

@@ -254,6 +254,7 @@ def test_simulate_runs_to_the_end() -> None:
     assert simulate(scenario(requests=5)).ledger.total().finished == 5
 
 
+@pytest.mark.extended
 def test_goodput_does_not_collapse_under_four_and_ten_times_the_load() -> None:
     """About 17 requests a second are served. Patient clients, default settings; without load shedding it is a twentieth."""
     good = {}

@@ -98,6 +98,7 @@ def test_prompts_are_found_where_they_were_computed() -> None:
     assert balance["prefix"] < 2.0
 
 
+@pytest.mark.extended
 def test_where_one_cache_cannot_hold_all_prompts_a_fleet_that_knows_does() -> None:
     """24 system prompts, and room for about three a replica: 8 replicas hold them all, if each keeps its own."""
     small = {**SHARED, "prefixes": 24, "output_tokens": 6}

@@ -116,6 +116,7 @@ def test_the_same_scenario_scales_the_same_way(spiked: Report) -> None:
     assert told(scaling()) == spiked
 
 
+@pytest.mark.extended
 def test_growth_asks_sooner() -> None:
     """A day: with a horizon replicas are asked for before their work is there, and promises are kept that are broken without."""
     ahead, behind = told(scaling(**DAY)), told(scaling(SCALES + ",horizon-seconds=0", **DAY))
