@@ -4,6 +4,7 @@ from jaxserve.chat_parsing.choice import ToolChoice, resolve_tool_choice
 from jaxserve.chat_parsing.grammar import Thinking, ends_of_thinking, response_grammar
 from jaxserve.chat_parsing.message import (
     ContentDelta,
+    ContentWasReasoning,
     Delta,
     Message,
     ReasoningDelta,
@@ -13,6 +14,7 @@ from jaxserve.chat_parsing.message import (
     ToolCallEnd,
     ToolCallFailed,
     collect,
+    settled,
 )
 from jaxserve.chat_parsing.parser import ChatParser, parse
 from jaxserve.chat_parsing.registry import REASONING_PARSERS, TOOL_CALL_PARSERS, Parsers, find_template, read_template_file
@@ -24,6 +26,7 @@ __all__ = [
     "TOOL_CALL_PARSERS",
     "ChatParser",
     "ContentDelta",
+    "ContentWasReasoning",
     "Delta",
     "Message",
     "Parsers",
@@ -47,4 +50,5 @@ __all__ = [
     "read_tools",
     "resolve_tool_choice",
     "response_grammar",
+    "settled",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxserve.chat_parsing.lark import Lark, one_of
-from jaxserve.chat_parsing.patterns import shortest_text
+from jaxserve.chat_parsing.patterns import leading_texts, shortest_text
 from jaxserve.chat_parsing.template import Field
 from jaxserve.chat_parsing.tools import JSON_TYPES, Schema, Tool, listed, mapped, resolve, types_of
 from jaxserve.chat_parsing.writing import CallText
@@ -20,6 +20,7 @@ _TAG_KEY = re.compile(r"[^<>\s\"]([^<>\r\n\"]*[^<>\s\"])?")
 _DEFINITIONS = ("$defs", "definitions")
 _IS_TEXT = "{text}"
 _ANY_KEY = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
+_SHORT_HEAD = 2  # characters: strings may have the beginnings of tags in them that are as short
 _NO_CONTAINER = r"\s*([^\s{\[](?s:.*))?"  # text that nobody reads as an object or a list of JSON
 
 
@@ -57,7 +58,7 @@ def _any_arguments(lark: Lark, field: Field, text: CallText) -> str:
     before, between, after = re.split(r"\{key\}|\{value\}", text.parameter)
     if _IS_TEXT in between:
         opening = f"{lark.literal(before)} {_ANY_KEY}"
-        said = (f"{opening} {value}" for value in _said_values(lark, _closing(field, text), between, after, {}, {}))
+        said = (f"{opening} {value}" for value in _said_values(lark, field, text, between, after, {}, {}))
         return f"{lark.rule('argument', one_of(said))}*"
     named = f"{lark.literal(before)} {_ANY_KEY} {lark.literal(between)}"
     if field.kind == "python-calls":
@@ -68,33 +69,37 @@ def _any_arguments(lark: Lark, field: Field, text: CallText) -> str:
 
 def _tag_value(lark: Lark, field: Field, text: CallText, after: str, schema: Schema, root: Schema) -> str:
     """A text up to the end of its tag; where it may be something else than a string, a list or an object, too."""
-    closing = _closing(field, text)
     types = types_of(schema, root)
     if types == ("string",):
-        return lark.until(closing, after, _lengths(resolve(schema, root)))
+        return _text_value(lark, field, text, after, _lengths(resolve(schema, root)))
     containers = [name for name in ("object", "array") if not types or name in types]
-    plain = lark.until(closing, after, (_NO_CONTAINER,))
+    plain = _text_value(lark, field, text, after, (_NO_CONTAINER,))
     if not containers:
         return plain
     return f"({plain} | {lark.json({**_with_definitions(schema, root), 'type': containers})} {lark.literal(after)})"
 
 
-def _closing(field: Field, text: CallText) -> str:
-    """What ends a tag's value, as short as it can be."""
-    return (shortest_text(field.options["tag_pattern"]) or text.parameter).partition("{value}")[2].strip()
+def _text_value(lark: Lark, field: Field, text: CallText, after: str, also: Sequence[str]) -> str:
+    """Text up to the end of its tag, without the texts that the parser takes for the beginning of the next tag."""
+    pattern = field.options["tag_pattern"]
+    closing = (shortest_text(pattern) or text.parameter).partition("{value}")[2].strip()
+    heads = [head for head in leading_texts(pattern) if len(head) > _SHORT_HEAD]
+    return lark.until(closing, after, also, without=heads)
 
 
-def _said_values(lark: Lark, closing: str, before: str, after: str, schema: Schema, root: Schema) -> Iterator[str]:
+def _said_values(
+    lark: Lark, field: Field, text: CallText, before: str, after: str, schema: Schema, root: Schema
+) -> Iterator[str]:
     """Values with the end of their opening tag, which says whether they are strings, and the closing one."""
     opening = {is_text: lark.literal(before.replace(_IS_TEXT, json.dumps(is_text))) for is_text in (True, False)}
     if choices := _choices(resolve(schema, root)):
         for choice in choices:
-            text = choice if isinstance(choice, str) else json.dumps(choice)
-            yield f"{opening[isinstance(choice, str)]} {lark.literal(f'{text}{after}')}"
+            value = choice if isinstance(choice, str) else json.dumps(choice)
+            yield f"{opening[isinstance(choice, str)]} {lark.literal(f'{value}{after}')}"
         return
     types = types_of(schema, root) or JSON_TYPES
     if "string" in types:
-        yield f"{opening[True]} {lark.until(closing, after, _lengths(resolve(schema, root)))}"
+        yield f"{opening[True]} {_text_value(lark, field, text, after, _lengths(resolve(schema, root)))}"
     if others := [name for name in types if name != "string"]:
         yield f"{opening[False]} {lark.json({**_with_definitions(schema, root), 'type': others})} {lark.literal(after)}"
 
@@ -123,7 +128,7 @@ def _parameter(lark: Lark, field: Field, text: CallText, tool: Tool, key: str, s
         raise InvalidRequestError(f"{tool.name} has a parameter {key!r:.80}, which this model cannot name", param="tools")
     before, _, after = text.parameter.replace("{key}", key).partition("{value}")
     if _IS_TEXT in before:
-        said = _said_values(lark, _closing(field, text), before, after, schema, tool.parameters)
+        said = _said_values(lark, field, text, before, after, schema, tool.parameters)
         return lark.rule("argument", one_of(said))
     plain = resolve(schema, tool.parameters)
     types = types_of(schema, tool.parameters)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jaxserve.chat_parsing.arguments_grammar import arguments_rule
 from jaxserve.chat_parsing.lark import ANY, Lark, one_of
-from jaxserve.chat_parsing.patterns import leading_text
+from jaxserve.chat_parsing.patterns import leading_texts
 from jaxserve.chat_parsing.template import Field
 from jaxserve.chat_parsing.tools import Tool
 from jaxserve.chat_parsing.writing import CallText
@@ -85,5 +85,5 @@ class CallsGrammar:
 def call_markers(field: Field, text: CallText) -> list[str]:
     """What the parser takes for the beginning of calls."""
     opening, trigger = field.open, text.trigger
-    others = () if opening is None else opening.literals or [leading_text(opening.source)]
+    others = () if opening is None else opening.literals or leading_texts(opening.source)
     return [trigger, *(text for text in others if not trigger.startswith(text))]

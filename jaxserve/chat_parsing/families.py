@@ -7,6 +7,7 @@ patterns leave open. Sources are the checkpoints' own chat templates and what th
 from __future__ import annotations
 
 from jaxserve.chat_parsing.family import (
+    BARE_CALL,
     CHATML,
     EACH,
     ENVELOPE,
@@ -45,7 +46,7 @@ LLAMA3_JSON = Family(
     template=template_of(
         "<|start_header_id|>assistant<|end_header_id|>",
         {
-            "open_pattern": r"<\|python_tag\|>\s*(?=\{)|^\s*(?=\{|\[\s*\{)",
+            "open_pattern": r"<\|python_tag\|>\s*(?=\{)|^\s*(?=\{|\[\s*\{)" rf"|(?={BARE_CALL}|\[\s*{BARE_CALL})",
             "content": "json",
             "transform": {"type": "function", "function": {"name": "{content.name}", "arguments": "{content.parameters}"}},
             "writes": {
@@ -99,7 +100,7 @@ DEEPSEEK_V3 = Family(
         "<｜Assistant｜>",
         {
             "open_pattern": r"<｜tool▁call▁begin｜>\s*\w*\s*<｜tool▁sep｜>(?P<name>[^\s<]+)\s*```json\s*(?=\S)",
-            "close_pattern": r"\s*```\s*<｜tool▁call▁end｜>",
+            "close_pattern": r"\s*```\s*<｜tool▁call▁end｜>|(?=<｜tool▁calls▁end｜>)",
             "content": "json",
             "transform": NAMED,
             "writes": {
@@ -123,7 +124,7 @@ DEEPSEEK_V31 = Family(
         "<｜Assistant｜>",
         {
             "open_pattern": r"<｜tool▁call▁begin｜>\s*(?P<name>[^\s<]+)\s*<｜tool▁sep｜>",
-            "close": "<｜tool▁call▁end｜>",
+            "close_pattern": "<｜tool▁call▁end｜>|(?=<｜tool▁calls▁end｜>)",
             "content": "json",
             "transform": NAMED,
             "writes": {
@@ -148,8 +149,9 @@ OPENAI = Family(  # gpt-oss: harmony
         "start_anchor": "<|start|>assistant",
         "fields": {
             "thinking": {
-                "open_pattern": r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>",
-                "close": "<|end|>",
+                "open_pattern": r"(?:<\|start\|>assistant)?\s*<\|channel\|>\s*analysis\s*"
+                r"(?:<\|constrain\|>[^<]*)?<\|message\|>",
+                "close_pattern": r"<\|end\|>|(?=<\|start\|>assistant)|(?=<\|channel\|>final)",
                 "repeats": True,
                 "join": "\n",
                 "writes": {
@@ -158,18 +160,18 @@ OPENAI = Family(  # gpt-oss: harmony
                 },
             },
             "tool_calls": {
-                "open_pattern": r"(?:<\|start\|>assistant)?(?:\s+to=functions\.(?P<name>[\w.\-]+)\s*<\|channel\|>\w+"
-                r"|<\|channel\|>\w+\s+to=functions\.(?P<name>[\w.\-]+))[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",
+                "open_pattern": r"(?:<\|start\|>assistant)?\s*"
+                r"(?:to=functions\.(?P<name>[\w.\-]+)\s*<\|channel\|>\s*\w+"
+                r"|<\|channel\|>\s*\w+\s+to=functions\.(?P<name>[\w.\-]+))[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",
                 "close": ["<|call|>", "<|end|>"],
                 "repeats": True,
                 "content": "json",
                 "transform": NAMED,
                 "writes": {"call": "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>"},
             },
-            "content": {  # a response without a header is content, too
-                "open_pattern": r"(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)"
-                r"(?:\s+json|\s*<\|constrain\|>\w+)?<\|message\|>"
-                r"|^(?=[^<\s])",
+            "content": {  # with any other header, or none
+                "open_pattern": r"(?:<\|start\|>assistant)?\s*(?:<\|channel\|>[^<]*)?(?:<\|constrain\|>[^<]*)?<\|message\|>"
+                r"|(?:^|(?<=<\|end\|>))\s*(?=[^<\s])",
                 "close": ["<|end|>", "<|return|>"],
                 "repeats": True,
                 "join": "\n",
@@ -191,7 +193,7 @@ GRANITE = Family(
     template=template_of(
         "<|start_of_role|>assistant<|end_of_role|>",
         {
-            "open": ["<|tool_call|>", "<tool_call>"],
+            "open_pattern": rf"<\|tool_call\|>|<tool_call>|(?:^|(?<=my response:))\s*(?={BARE_CALL}|\[\s*{BARE_CALL})",
             "content": "json",
             "transform_each": True,
             "transform": EACH,
@@ -237,14 +239,18 @@ GEMMA4 = Family(
     template=template_of(
         ["<|turn>model\n", "<tool_response|>"],
         {
-            "open_pattern": rf"<\|tool_call>call:(?P<name>{NAME})",
+            "open_pattern": rf"<\|tool_call>\s*:?\s*call\s*:\s*(?P<name>{NAME})"
+            rf"|(?:^|(?<=<channel\|>)|(?<=<tool_call\|>))\s*call:(?P<name>{NAME})(?=\{{)",
             "close": "<tool_call|>",
             "content": "json",
             "content_args": {"unquoted_keys": True, "string_delims": [['<|"|>', '<|"|>']]},
             "transform": NAMED,
             "writes": {"trigger": "<|tool_call>", "call": "<|tool_call>call:{name}{arguments}<tool_call|>", "between": ""},
         },
-        {"open": "<|channel>thought\n", "close": "<channel|>"},
+        {
+            "open_pattern": r"<\|channel>\s*thought\n|<\|channel>thought(?=<channel\|>)|<\|channel>",
+            "close": "<channel|>",
+        },
     ),
 )
 
@@ -254,7 +260,7 @@ FUNCTIONGEMMA = Family(
     template=template_of(
         "<start_of_turn>model\n",
         {
-            "open_pattern": rf"<start_function_call>call:(?P<name>{NAME})",
+            "open_pattern": rf"<start_function_call>\s*:?\s*call:(?P<name>{NAME})",
             "close": "<end_function_call>",
             "content": "json",
             "content_args": {"unquoted_keys": True, "string_delims": [["<escape>", "<escape>"]]},
@@ -278,7 +284,7 @@ KIMI_K2 = Family(
         {
             "open_pattern": r"<\|tool_call_begin\|>\s*"
             r"(?P<id>(?:functions\.)?(?P<name>[\w.\-]+)(?::\d+)?)\s*<\|tool_call_argument_begin\|>",
-            "close": "<|tool_call_end|>",
+            "close_pattern": r"<\|tool_call_end\|>|(?=<\|tool_calls_section_end\|>)",
             "content": "json",
             "transform": NAMED_WITH_ID,
             "writes": {
@@ -408,8 +414,31 @@ COHERE = Family(
     ),
 )
 
+XLAM = Family(  # asks for its format in the system prompt, so that no chat template shows it
+    tool_parsers=("xlam",),
+    template=template_of(
+        [CHATML, "<|start_header_id|>assistant<|end_header_id|>"],
+        {
+            "open_pattern": rf"(?:<tool_call>|\[TOOL_CALLS\]|```(?:json)?)\s*(?={BARE_CALL}|\[\s*{BARE_CALL})"
+            rf"|(?={BARE_CALL}|\[\s*{BARE_CALL})",
+            "close_pattern": r"\s*(?:</tool_call>|```)",
+            "content": "json",
+            "transform_each": True,
+            "transform": EACH,
+            "writes": {
+                "unmarked": r"\s*\[?\s*\{\s*\"name\"",
+                "begin": "[",
+                "call": ENVELOPE,
+                "between": ", ",
+                "end": "]",
+            },
+        },
+    ),
+)
+
 # In the order in which a chat template is asked for their signs: special ones before those whose signs others have, too.
 FAMILIES = (
     OPENAI, COHERE, LFM2, NEMOTRON, GEMMA4, FUNCTIONGEMMA, MINIMAX_M2, SEED_OSS, KIMI_K2, DEEPSEEK_V32, DEEPSEEK_V3, DEEPSEEK_V31,
     GLM45, GLM47, QWEN3_CODER, MISTRAL, MISTRAL_LIST, OLMO3, HERMES, GRANITE, PHI4_MINI, PHI4_FUNCTOOLS, PYTHONIC, LLAMA3_JSON,
+    XLAM,
 )  # fmt: skip

@@ -13,6 +13,7 @@ EACH = {"type": "function", "id": "{id}", "function": {"name": "{name}", "argume
 ENVELOPE = '{"name": "{name}", "arguments": {arguments}}'
 ANY_JSON = {"name": "json", "args": {"allow_non_json": True}}
 NAME = r"[\w.\-]+"
+BARE_CALL = r"\{\s*\"name\"\s*:"  # how a call begins that no marker tells: a tool's name has to follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Family:
 
     Attributes:
         tool_parsers, reasoning_parsers: its names, which are those of vLLM for `--tool-call-parser` and `--reasoning-parser`.
+        inline_reasoning_parsers: names for reasoning that stays in the content, with its markers.
         tool_signs, reasoning_signs: texts which the chat template of a model that writes so has, all of them.
         excluded: a text that shows another family.
     """
@@ -28,6 +30,7 @@ class Family:
     template: Mapping[str, Any]
     tool_parsers: tuple[str, ...] = ()
     reasoning_parsers: tuple[str, ...] = ()
+    inline_reasoning_parsers: tuple[str, ...] = ()
     tool_signs: tuple[str, ...] = ()
     reasoning_signs: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from jaxserve.chat_parsing.automaton import Pattern
 from jaxserve.chat_parsing.calls import CallReader, CallSink, MalformedCallError
 from jaxserve.chat_parsing.literals import Dialect, Literals
+from jaxserve.chat_parsing.python_literals import read_object
 from jaxserve.chat_parsing.scanner import ValueScanner
+from jaxserve.chat_parsing.second_reading import FoundCall, ObjectKeys, SecondReading
 from jaxserve.chat_parsing.stream import TextStream
 
 _STRING = Pattern(r'(?P<string>"(?:[^"\\]|\\.)*")')
@@ -18,7 +20,9 @@ _SCALAR = Pattern(r"(?P<scalar>[^\s,\[\]{}\"]+)")
 _INK = re.compile(r"\S")
 _OBJECT = re.compile(r"[^ \t\r\n\[\],;]")
 _KEY_BEGIN = re.compile(r"[^ \t\r\n,]")
-_ARGUMENTS = frozenset({"arguments", "parameters"})  # families say one, their models now and then the other
+# Families say one, their models now and then the other.
+_NAMES = frozenset({"name", "tool_name"})
+_ARGUMENTS = frozenset({"arguments", "parameters"})
 _ALWAYS_KNOWN = frozenset({"type", "id"})
 
 
@@ -59,25 +63,48 @@ class JsonReader(CallReader):
 
 
 class ArgumentsReader(JsonReader):
-    """A region that is the arguments of the call which its opening marker names."""
+    """A region that is the arguments of the call which its opening marker names.
+
+    A name that is only a number, and no tool's, is a counter: the call is of the one tool that takes such arguments.
+    """
 
     def __init__(self, sink: CallSink, opening: str, name: str, call_id: str | None, dialect: Dialect | None = None) -> None:
         super().__init__(sink, opening, dialect)
         self._name, self._id = name, call_id
         self._begun = False
+        self._counted: list[str] | None = None  # the arguments of a call whose marker has a counter for a name
+        if name.isdecimal() and (sink.takes_any_name or not sink.knows(name)):
+            self._counted = []
+
+    def again(self) -> CallReader | None:
+        if self.ended_any or self._literals is not None:
+            return None
+        return SecondReading(self._sink, self.remains, self._calls)
+
+    def _calls(self, text: str, sink: CallSink) -> Iterator[FoundCall]:
+        """The call, if the text is an object that is not quite JSON."""
+        arguments = read_object(text.strip())
+        if arguments is not None:
+            written = json.dumps(arguments, ensure_ascii=False)
+            name = self._name if self._counted is None else sink.only_tool(written)
+            yield FoundCall(0, len(text), name, written, self._id)
 
     def _step(self) -> bool:
-        if not self._begun:
+        if not self._begun and self._counted is None:
             self._sink.begin(self._name, self._id)
-            self._begun = True
+        self._begun = True
         if self._scanner is None:
             sign = self._text.find(_INK)
             if not sign:
                 return False
             if self.ended_any or sign != "{":
                 raise MalformedCallError("there is more than an object")
-        if not self._stream(self._sink.arguments):
+        if not self._stream(self._sink.arguments if self._counted is None else self._counted.append):
             return False
+        if self._counted is not None:
+            arguments = "".join(self._counted)
+            self._sink.begin(self._sink.only_tool(arguments), self._id)
+            self._sink.arguments(arguments)
         self._end()
         return True
 
@@ -85,8 +112,9 @@ class ArgumentsReader(JsonReader):
 class EnvelopeReader(JsonReader):
     """A region of objects that have a key for the name and one for the arguments.
 
-    `known_keys_only`: an object with any other key is no call. For regions that begin without a marker, where JSON that
-    is an answer should be told from a call as early as can be.
+    `known_keys_only`: an object with any other key is no call, nor is one without arguments if any name may be a tool's. For
+    regions that begin without a marker, where JSON that is an answer should be told from a call as early as can be.
+    `is_list`: objects are in a list, so that others may be calls if one is broken.
     """
 
     def __init__(
@@ -98,20 +126,34 @@ class EnvelopeReader(JsonReader):
         arguments_key: str,
         id_key: str | None,
         known_keys_only: bool,
+        is_list: bool = False,
         dialect: Dialect | None = None,
     ) -> None:
         super().__init__(sink, opening, dialect)
-        keys = dict.fromkeys(_ARGUMENTS if arguments_key in _ARGUMENTS else {arguments_key}, self._read_arguments)
-        self._read_value: dict[str, Callable[[], bool]] = {**keys, name_key: self._read_name}
+        names = _NAMES if name_key in _NAMES else {name_key}
+        arguments = _ARGUMENTS if arguments_key in _ARGUMENTS else {arguments_key}
+        self._read_value: dict[str, Callable[[], bool]] = {
+            **dict.fromkeys(arguments, self._read_arguments),
+            **dict.fromkeys(names, self._read_name),
+        }
         if id_key is not None:
             self._read_value[id_key] = self._read_id
+        known = frozenset({*self._read_value, *_ALWAYS_KNOWN}) if known_keys_only else None
+        self._keys = ObjectKeys(frozenset(names), frozenset(arguments), id_key, known)
+        self._may_recover = dialect is None and (is_list or not known_keys_only)
+        self._has_objects = False
         self._known_keys_only = known_keys_only
         self._step_of_state = self._read_between
 
-    def close(self) -> None:
+    def close(self, marker: str = "") -> str:
         if self._step_of_state != self._read_between:
             raise MalformedCallError("the call is not whole")
-        super().close()
+        return super().close(marker)
+
+    def again(self) -> CallReader | None:
+        if not (self._may_recover and self._has_objects):
+            return None
+        return SecondReading(self._sink, self.remains, self._keys.calls)
 
     def _step(self) -> bool:
         return self._step_of_state()
@@ -123,6 +165,7 @@ class EnvelopeReader(JsonReader):
         if sign != "{":
             raise MalformedCallError("this is no object")
         self._text.at += 1
+        self._has_objects = True
         self._id: str | None = None
         self._early: list[str] | None = []  # arguments that came before the name
         self._has_arguments = False
@@ -138,6 +181,8 @@ class EnvelopeReader(JsonReader):
             if not self._sink.is_open:
                 raise MalformedCallError("the call has no name")
             if not self._has_arguments:
+                if self._known_keys_only and self._sink.takes_any_name:
+                    raise MalformedCallError("an object with a name alone may be no call")
                 self._sink.arguments("{}")
             self._end()
             self._step_of_state = self._read_between
@@ -155,18 +200,33 @@ class EnvelopeReader(JsonReader):
         name = self._read_string()
         if name is None:
             return False
+        if self._early is None:
+            raise MalformedCallError("the call has two names")
         self._sink.begin(name, self._id)
-        for piece in self._early or ():
+        for piece in self._early:
             self._sink.arguments(piece)
         self._early = None
         return True
 
     def _read_id(self) -> bool:
-        call_id = self._read_string()
+        sign = self._text.find(_INK)
+        if sign and sign in '"[{':
+            call_id = self._read_string()
+        else:
+            call_id = self._read_number()
         if call_id is None:
             return False
         self._id = call_id
         return True
+
+    def _read_number(self) -> str | None:
+        """An integer as an id; an empty id for another scalar. None if it is not there whole."""
+        found = self._token(_SCALAR) if self._text.find(_INK) else None
+        if found is None:
+            return None
+        self._step_of_state = self._read_key
+        scalar = found.groups["scalar"]
+        return scalar if scalar.isdecimal() else ""
 
     def _read_string(self) -> str | None:
         found = self._token(_STRING) if self._text.find(_INK) else None

@@ -1,4 +1,4 @@
-"""Literals that are not quite JSON, turned into JSON as they arrive; and calls written as Python."""
+"""Literals that are not quite JSON, turned into JSON as they arrive."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import regex
 
 from jaxserve.chat_parsing.automaton import Pattern
-from jaxserve.chat_parsing.calls import CallReader, CallSink, MalformedCallError
+from jaxserve.chat_parsing.calls import MalformedCallError
 from jaxserve.chat_parsing.search import Search, TokenMatcher
 from jaxserve.chat_parsing.stream import TextStream
 
 _WORD = r"[^\s{}\[\]():,=\"'<]+"
 _SIGNS = "{}[]():,="
 _INK = re.compile(r"\S")
-_SEPARATED = re.compile(r"[^ \t\r\n\[\],;]")
 _NOT_PLAIN = re.compile(r"[\\'\"]")
 _ESCAPE = Pattern(r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^xuU]))")
-_ESCAPED: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
+ESCAPED: Mapping[str, str] = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": "",
+    "\\": "\\", "'": "'", '"': '"',
+}  # fmt: skip
 _PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
-_NAME = Pattern(r"(?P<name>[A-Za-z_][\w.\-]*)\s*\(")
 
 
 class Dialect:
@@ -161,7 +162,8 @@ class Literals:
         if code[0] == "u":
             written.append(escape)  # JSON's own, halves of a surrogate pair included
         else:
-            written.append(_escaped(chr(int(code[1:], 16)) if code[0] in "xU" else _ESCAPED.get(code, code)))
+            unknown = escape if self._dialect.python else code  # Python keeps the backslash, as in "\d"
+            written.append(_escaped(chr(int(code[1:], 16)) if code[0] in "xU" else ESCAPED.get(code, unknown)))
         return True
 
     def _read_to(self, sign: re.Pattern[str], written: list[str], *, escapes: bool = False) -> str:
@@ -171,39 +173,6 @@ class Literals:
         if text := self._stream.text(start, self._stream.at):
             written.append(_escaped(text) if escapes else text)
         return found
-
-
-class PythonCallsReader(CallReader):
-    """A region of calls as Python writes them, ``f(a='x', b=1)``: one, or several in a list or one a line."""
-
-    def __init__(self, sink: CallSink, opening: str) -> None:
-        super().__init__(sink, opening)
-        self._arguments: Literals | None = None
-
-    @property
-    def inside_string(self) -> bool:
-        return self._arguments is not None and self._arguments.inside_string
-
-    def close(self) -> None:
-        if self._arguments is not None or self._text.find(_SEPARATED):
-            raise MalformedCallError("the call is not whole")
-        super().close()
-
-    def _step(self) -> bool:
-        if self._arguments is None:
-            found = self._token(_NAME) if self._text.find(_SEPARATED) else None
-            if found is None:
-                return False
-            self._sink.begin(found.groups["name"])
-            self._sink.arguments("{")
-            self._arguments = Literals(self._text, PYTHON)
-        self._sink.arguments(self._arguments.translate())
-        if not self._arguments.is_done:
-            return False
-        self._sink.arguments("}")
-        self._arguments = None
-        self._end()
-        return True
 
 
 def _escaped(text: str) -> str:

@@ -18,6 +18,17 @@ class ContentDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentWasReasoning:
+    """All content before this delta is reasoning whose opening marker the model left out.
+
+    Attributes:
+        is_shown: false where reasoning is not part of the message.
+    """
+
+    is_shown: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallBegin:
     """A call whose name is known.
 
@@ -53,7 +64,7 @@ class ToolCallFailed:
     index: int
 
 
-Delta = ReasoningDelta | ContentDelta | ToolCallBegin | ToolArgumentsDelta | ToolCallEnd | ToolCallFailed
+Delta = ReasoningDelta | ContentDelta | ContentWasReasoning | ToolCallBegin | ToolArgumentsDelta | ToolCallEnd | ToolCallFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,7 @@ def collect(deltas: Iterable[Delta]) -> Message:
     begun: dict[int, ToolCallBegin] = {}
     arguments: dict[int, list[str]] = {}
     ended: set[int] = set()
-    for delta in deltas:
+    for delta in settled(deltas):
         match delta:
             case ReasoningDelta(text):
                 reasoning.append(text)
@@ -104,6 +115,21 @@ def collect(deltas: Iterable[Delta]) -> Message:
                 del begun[index]
     calls = (ToolCall(call.name, "".join(arguments[index]), call.id, index in ended) for index, call in begun.items())
     return Message("".join(reasoning) or None, "".join(content) or None, tuple(calls))
+
+
+def settled(deltas: Iterable[Delta]) -> list[Delta]:
+    """The same deltas, with content that a later `ContentWasReasoning` corrects as reasoning."""
+    result: list[Delta] = []
+    for delta in deltas:
+        if isinstance(delta, ContentWasReasoning):
+            result = [_as_reasoning(item) for item in result if delta.is_shown or not isinstance(item, ContentDelta)]
+        else:
+            result.append(delta)
+    return result
+
+
+def _as_reasoning(delta: Delta) -> Delta:
+    return ReasoningDelta(delta.text) if isinstance(delta, ContentDelta) else delta
 
 
 def merged(deltas: Iterable[Delta]) -> list[Delta]:

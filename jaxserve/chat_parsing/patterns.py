@@ -17,6 +17,17 @@ def shortest_text(pattern: str) -> str | None:
     return text if rest == len(pattern) else None
 
 
+def leading_texts(pattern: str) -> list[str]:
+    """The `leading_text` of each alternative of a pattern; alternatives that any text may begin are left out."""
+    texts: list[str] = []
+    at = 0
+    while at <= len(pattern):
+        _, end = _sequence(pattern, at)
+        texts.append(leading_text(pattern[at:end]))
+        at = end + 1
+    return [text for text in texts if text]
+
+
 def leading_text(pattern: str) -> str:
     """The text that every match begins with, as far as the pattern says it plainly (leading white space left out)."""
     rest = re.sub(r"^(?:\\s[*?])+", "", pattern)

@@ -19,7 +19,9 @@ from jaxserve.errors import CheckpointError, ConfigError
 AUTO, NONE = "auto", "none"
 OWN = ("hf", "response_template")  # the checkpoint's own and no other
 TOOL_CALL_PARSERS = tuple(sorted({name for family in FAMILIES for name in family.tool_parsers}))
-REASONING_PARSERS = tuple(sorted({name for family in FAMILIES for name in family.reasoning_parsers}))
+REASONING_PARSERS = tuple(
+    sorted({name for family in FAMILIES for name in (*family.reasoning_parsers, *family.inline_reasoning_parsers)})
+)
 
 _Spec = Mapping[str, Any]
 _BEGINNING = regex.compile(r"(?<![\\\[])\^")
@@ -79,7 +81,7 @@ def find_template(
         if own is not None and reasoning_parser in (AUTO, *OWN):
             reasoning = own
         elif family := _reasoning_family(reasoning_parser, chat_template, tool_family):
-            reasoning = family.template
+            reasoning = _inline(family.template) if reasoning_parser in family.inline_reasoning_parsers else family.template
     return _composed(tools, reasoning)
 
 
@@ -120,7 +122,8 @@ def _tool_family(name: str, texts: tuple[str, str]) -> Family | None:
 
 def _reasoning_family(name: str, chat_template: str, tool_family: Family | None) -> Family | None:
     if name != AUTO:
-        return next(family for family in FAMILIES if name in family.reasoning_parsers)
+        named = (family for family in FAMILIES if name in (*family.reasoning_parsers, *family.inline_reasoning_parsers))
+        return next(named)
     if tool_family is not None and "thinking" in tool_family.template["fields"]:
         reasoning = load_template(tool_family.template).reasoning
         signs = tool_family.reasoning_signs or ((reasoning.end,) if reasoning is not None else ())
@@ -130,6 +133,12 @@ def _reasoning_family(name: str, chat_template: str, tool_family: Family | None)
         family for family in FAMILIES if family.reasoning_signs and all(sign in chat_template for sign in family.reasoning_signs)
     )
     return next(shown, None)
+
+
+def _inline(spec: _Spec) -> _Spec:
+    """The same template with the thinking, and its markers, in the content."""
+    fields = spec["fields"]
+    return {**spec, "fields": {**fields, "thinking": {**fields["thinking"], "content_args": {"in_content": True}}}}
 
 
 def _composed(tools: _Spec | None, reasoning: _Spec | None) -> ResponseTemplate | None:

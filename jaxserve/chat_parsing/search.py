@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxserve.chat_parsing.automaton import END, START, Edge, Pattern
+from jaxserve.chat_parsing.scanner import ValueScanner
 from jaxserve.chat_parsing.stream import Meter, TextStream
 
+_NO_SEPARATOR = re.compile(r"[^\s,;]")
 _Positions = list[int]  # by tag, -1: not set; shared between threads and never changed
 
 
@@ -133,6 +136,58 @@ class Search:
             if positions[tag] >= 0 and positions[tag + 1] >= 0
         }
         self.match = Match(positions[START], position if positions[END] < 0 else positions[END], groups)
+
+
+class RowSearch:
+    """The search for the end of JSON objects and lists in a row, as far as only separators are between them.
+
+    Attributes:
+        match: the marker that closes the row, or nothing where it ends.
+        position: how far the text has been read.
+    """
+
+    def __init__(self, stream: TextStream, at: int, closing: Pattern | None) -> None:
+        self.match: Match | None = None
+        self.position = self._end = at
+        self._stream, self._closing = stream, closing
+        self._scanner: ValueScanner | None = None
+        self._search: Search | None = None  # for the marker
+
+    @property
+    def certain_to(self) -> int:
+        return self._end if self._scanner is None else self.position
+
+    def advance(self, *, final: bool = False) -> None:
+        """Read what the stream has. `final`: no text follows."""
+        while self.match is None and self._search is None and self.position < self._stream.end:
+            before = self.position
+            self._read(*self._stream.chunk(before))
+            self._stream.meter.examined += self.position - before
+        if final and self._scanner is None and self._search is None:
+            self._close()
+        if self._search is not None and self.match is None:
+            self._search.advance(final=final)
+            if self._search.is_over:
+                self.match = self._search.match or Match(self._end, self._end, {})
+
+    def _read(self, chunk: str, index: int) -> None:
+        if self._scanner is not None:
+            self.position += self._scanner.take(chunk, index) - index
+            if self._scanner.is_done:
+                self._scanner, self._end = None, self.position
+            return
+        found = _NO_SEPARATOR.search(chunk, index)
+        self.position += (len(chunk) if found is None else found.start()) - index
+        if found is not None and found[0] in "[{":
+            self._scanner = ValueScanner()
+        elif found is not None:
+            self._close()
+
+    def _close(self) -> None:
+        if self._closing is None:
+            self.match = Match(self._end, self._end, {})
+        else:
+            self._search = Search(self._closing, self._stream, self._end, anchored=True)
 
 
 class TokenMatcher:

@@ -12,8 +12,8 @@ QWEN3_CODER = Family(
     template=template_of(
         CHATML,
         {
-            "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\s]+)\s*>",
-            "close_pattern": r"</function>\s*</tool_call>",
+            "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\s]+)\s*>|<function=(?P<name>[^>\s]+)\s*>",
+            "close_pattern": r"</function>(?:\s*</tool_call>)?|</tool_call>",
             "content": "xml-inline",
             "content_args": {
                 "tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>",
@@ -63,12 +63,13 @@ GLM47 = Family(tool_parsers=("glm47",), tool_signs=("<arg_key>",), template=_glm
 MINIMAX_M2 = Family(
     tool_parsers=("minimax_m2",),
     reasoning_parsers=("minimax_m2",),
+    inline_reasoning_parsers=("minimax_m2_append_think",),
     tool_signs=("<minimax:tool_call>",),
     template=template_of(
         "]~b]ai\n",
         {
             "open_pattern": r'<invoke name="(?P<name>[^"]+)">',
-            "close": "</invoke>",
+            "close_pattern": r"</invoke>|(?=</minimax:tool_call>)",
             "content": "xml-inline",
             "content_args": {
                 "tag_pattern": r'<parameter name="(?P<key>[^"]+)">(?P<value>.*?)</parameter>',
@@ -97,8 +98,8 @@ SEED_OSS = Family(
     template=template_of(
         "<seed:bos>assistant\n",
         {
-            "open_pattern": r"<seed:tool_call>\s*<function=(?P<name>[^>\s]+)\s*>",
-            "close_pattern": r"</function>\s*</seed:tool_call>",
+            "open_pattern": r"<seed:tool_call>\s*<function=(?P<name>[^>\s]+)\s*>|<function=(?P<name>[^>\s]+)\s*>",
+            "close_pattern": r"</function>(?:\s*</seed:tool_call>)?|</seed:tool_call>",
             "content": "xml-inline",
             "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>(?P<value>.*?)</parameter>", "value_parser": ANY_JSON},
             "transform": NAMED,
@@ -120,7 +121,7 @@ DEEPSEEK_V32 = Family(
         "<｜Assistant｜>",
         {
             "open_pattern": r'<｜DSML｜invoke name="(?P<name>[^"]+)">',
-            "close": "</｜DSML｜invoke>",
+            "close_pattern": r"</｜DSML｜invoke>|(?=</｜DSML｜function_calls>)",
             "content": "xml-inline",
             "content_args": {
                 "tag_pattern": r'<｜DSML｜parameter name="(?P<key>[^"]+)" string="(?:(?P<text>true)|false)">'

@@ -63,11 +63,16 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class TagPattern:
-    """A tag's pattern cut at its value, which can be read so before it is whole. `lead`: white space that may lead it."""
+    """A tag's pattern cut at its value, which can be read so before it is whole.
+
+    Attributes:
+        lead: white space that may lead the value.
+        end: what ends it: the rest of the tag, or the head of another one, whose `key` is a group of the match then.
+    """
 
     head: Pattern
     lead: Pattern
-    tail: Pattern
+    end: Pattern
 
     @property
     def tells_text(self) -> bool:
@@ -82,8 +87,9 @@ class TagPattern:
             return None
         lead = _LEAD.search(parts[0])
         assert lead is not None
+        head, tail = parts[0][: lead.start()], parts[1]
         try:
-            return cls(*(Pattern(part) for part in (parts[0][: lead.start()], lead[0], parts[1])))
+            return cls(Pattern(head), Pattern(lead[0]), Pattern(rf"{tail}|\s*(?={head})"))
         except ValueError:
             return None
 
@@ -109,6 +115,7 @@ class Field:
         dialect: what the JSON of calls is written in, if it is another one.
         tag: of calls in tags, the pattern of a tag.
         cut_tag: the same cut at the tag's value, if it can be.
+        stray_end: of reasoning, what ends it if it has no beginning; None if that may be any text.
     """
 
     role: Role
@@ -122,6 +129,14 @@ class Field:
     dialect: Dialect | None = field(default=None, compare=False)
     tag: Pattern | None = None
     cut_tag: TagPattern | None = None
+    stray_end: Marker | None = None
+
+    @property
+    def is_row(self) -> bool:
+        """Whether its calls are objects of JSON, in a list or in a row, that need no marker after them."""
+        if self.kind != "json" or self.shape is None or self.dialect is not None:
+            return False
+        return self.shape.name[0] == "content" and (self.close is None or "unmarked" in self.writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +250,15 @@ def _field(scope: str, role: Role, spec: Any) -> Field:
         dialect = read_dialect(options)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{scope}.content_args: {error}") from error
-    return Field(role, open_marker, close_marker, kind, options, join, shape, writes, dialect, tag, cut_tag)
+    stray_end = _stray_end(close_marker) if role == "reasoning" and close_marker is not None else None
+    return Field(role, open_marker, close_marker, kind, options, join, shape, writes, dialect, tag, cut_tag, stray_end)
+
+
+def _stray_end(close: Marker) -> Marker | None:
+    """The end of thinking that nothing began: a tag, as words may be any text's, and not in quotes, as text that names it."""
+    texts = close.literals or ([close.shortest_text] if close.shortest_text else [])
+    tags = [regex.escape(text) for text in texts if not text[0].isalnum() and text.strip()]
+    return Marker(Pattern(rf"(?:^|(?<=[^`'\"]))(?:{'|'.join(tags)})")) if tags else None
 
 
 def _marker(scope: str, spec: Mapping[str, Any], literal_key: str, pattern_key: str) -> Marker | None:

@@ -6,7 +6,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,12 @@ class Tool:
         """The schema of one argument; None where the tool says nothing of it."""
         schema = mapped(resolve(self.parameters, self.parameters), "properties").get(key)
         return resolve(schema, self.parameters) if isinstance(schema, Mapping) else None
+
+    def takes(self, keys: Collection[str]) -> bool:
+        """Whether the schema names all of these arguments, and requires no other."""
+        schema = resolve(self.parameters, self.parameters)
+        required = {name for name in listed(schema, "required") if isinstance(name, str)}
+        return mapped(schema, "properties").keys() >= set(keys) >= required
 
 
 def read_tools(tools: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:

@@ -24,7 +24,7 @@ class WholeReader(CallReader):
         super().__init__(sink, opening)
         self._field, self._captures = field, captures
 
-    def close(self) -> None:
+    def close(self, marker: str = "") -> str:
         shape = self._field.shape
         assert shape is not None
         try:
@@ -42,7 +42,7 @@ class WholeReader(CallReader):
             self._sink.begin(name, call_id if isinstance(call_id, str) else None)
             self._sink.arguments(_arguments_text(arguments, self._sink.tool(name)))
             self._end()
-        super().close()
+        return super().close()
 
     def _step(self) -> bool:
         return False

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 
-from jaxserve.chat_parsing import ChatParser, ContentDelta, ReasoningDelta, ToolCallBegin, ToolCallEnd
+from jaxserve.chat_parsing import ChatParser, ContentDelta, ContentWasReasoning, ReasoningDelta, ToolCallBegin, ToolCallEnd
 from jaxserve.chat_parsing import Delta as Part
 from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.types import FinishReason
@@ -46,12 +46,20 @@ class ResponseReader:
 
     def _shown(self, parts: Sequence[Part]) -> list[Part]:
         self._called = self._called or any(isinstance(part, ToolCallEnd) for part in parts)
-        shown = parts if self._shows_thinking else [part for part in parts if not isinstance(part, ReasoningDelta)]
+        shown = parts if self._shows_thinking else list(_without_thinking(parts))
         return [replace(part, id=self._new_id()) if isinstance(part, ToolCallBegin) and not part.id else part for part in shown]
 
     def _new_id(self) -> str:
         letters = uuid.uuid4().hex
         return letters[:_SHORT_ID] if self._short_ids else self._id_prefix + letters[:_ID_LETTERS]
+
+
+def _without_thinking(parts: Sequence[Part]) -> Iterator[Part]:
+    for part in parts:
+        if isinstance(part, ContentWasReasoning):
+            yield replace(part, is_shown=False)
+        elif not isinstance(part, ReasoningDelta):
+            yield part
 
 
 def _read(event: Delta, parts: Sequence[Part], reasoning_tokens: int) -> ReadDelta:

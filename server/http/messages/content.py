@@ -15,6 +15,7 @@ from jaxserve.chat_parsing import (
     ToolCallBegin,
     ToolCallEnd,
     ToolCallFailed,
+    settled,
 )
 from jaxserve.chat_parsing import Delta as Part
 from server.http.messages.replies import ContentBlockReply, TextBlockReply, ThinkingBlockReply, ToolUseBlockReply
@@ -29,7 +30,7 @@ def content_of(parts: Sequence[Part], *, omits_thinking: bool) -> list[ContentBl
         omits_thinking: whether blocks of thinking are empty.
     """
     whole = {part.index for part in parts if isinstance(part, ToolCallEnd)}
-    kept = [part for part in parts if not isinstance(part, _CALL) or part.index in whole]
+    kept = [part for part in settled(parts) if not isinstance(part, _CALL) or part.index in whole]
     blocks = [_block(list(group), omits_thinking=omits_thinking) for _, group in groupby(kept, _of_block)]
     return blocks or [_text("")]
 

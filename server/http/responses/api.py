@@ -116,4 +116,4 @@ async def _whole(events: Events, draft: Draft) -> ResponseReply:
                 reason = reason_of(event)
                 for _ in output.finish(reason):
                     pass
-    return draft.whole(output.replies(), reason, tally)
+    return draft.whole(output.replies(was_streamed=False), reason, tally)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeVar
 
-from jaxserve.chat_parsing import ContentDelta, ReasoningDelta, ToolArgumentsDelta, ToolCallBegin, ToolCallEnd, ToolCallFailed
+from jaxserve.chat_parsing import (
+    ContentDelta,
+    ContentWasReasoning,
+    ReasoningDelta,
+    ToolArgumentsDelta,
+    ToolCallBegin,
+    ToolCallEnd,
+    ToolCallFailed,
+)
 from jaxserve.chat_parsing import Delta as Part
 from jaxserve.engine.events import PositionLogprobs
 from server.events import ReadDelta
@@ -131,6 +141,7 @@ class Output:
         self._name = name
         self._items: list[Item] = []
         self._open: Item | None = None
+        self._corrected, self._shows_corrected = 0, True  # so many items are reasoning, not messages; whether that is shown
         self._positions: list[PositionLogprobs] = []  # of tokens whose text is held back, or of a call that may yet be none
 
     def add(self, event: ReadDelta) -> Iterator[Change]:
@@ -155,9 +166,20 @@ class Output:
             yield self._grow(self._open, "")
         yield from self._end(status)
 
-    def replies(self) -> list[OutputItemReply]:
-        """The items of the whole response: calls that were cut off, or were none, are not among them."""
-        return [item.reply() for item in self._items if _is_told(item)]
+    def replies(self, *, was_streamed: bool = True) -> list[OutputItemReply]:
+        """The items of the whole response: calls that were cut off, or were none, are not among them.
+
+        Messages whose text turned out to be reasoning stay messages if they have been streamed.
+        """
+        items = self._items if was_streamed else [*self._corrected_items(), *self._items[self._corrected :]]
+        return [item.reply() for item in items if _is_told(item)]
+
+    def _corrected_items(self) -> Iterator[Item]:
+        for item in self._items[: self._corrected]:
+            if not isinstance(item, MessageItem):
+                yield item
+            elif self._shows_corrected:
+                yield _as_reasoning(item)
 
     def _take(self, part: Part) -> Iterator[Change]:
         match part:
@@ -167,11 +189,13 @@ class Output:
                     yield Begun(self._begin(ReasoningItem(*self._named("rs"))))
                 yield self._grow(self._last, text)
             case ContentDelta(text):
+                later: list[PositionLogprobs] = []
                 if not isinstance(self._open, MessageItem):
                     yield from self._end()
-                    self._positions = _of_text(self._positions, text)
+                    self._positions, later = _of_text(self._positions, text)
                     yield Begun(self._message())
                 yield self._grow(self._last, text)
+                self._positions += later
             case ToolCallBegin(name=name, id=call_id):
                 yield from self._end()
                 yield Begun(self._begin(CallItem(*self._named("fc"), call_id=call_id or "", name=name)))
@@ -183,6 +207,9 @@ class Output:
                 yield from self._end()
             case ToolCallFailed():
                 yield from self._end()
+            case ContentWasReasoning(is_shown):
+                yield from self._end()
+                self._corrected, self._shows_corrected = len(self._items), is_shown
 
     @property
     def _last(self) -> Item:
@@ -219,18 +246,23 @@ class Output:
         yield Ended(item)
 
 
+def _as_reasoning(message: MessageItem) -> ReasoningItem:
+    return ReasoningItem(message.place, message.id.replace("msg_", "rs_", 1), message.status, message.pieces)
+
+
 def _is_told(item: Item) -> bool:
     return not isinstance(item, CallItem) or item.status == "completed"
 
 
-def _of_text(positions: list[PositionLogprobs], text: str) -> list[PositionLogprobs]:
-    """Those at which a message's first text stands, before which there may be markers; white space may be from before them."""
-    raw = b"".join(position.chosen.raw for position in positions)
-    before = raw.rfind(text.encode())
+def _of_text(positions: list[PositionLogprobs], text: str) -> tuple[list[PositionLogprobs], list[PositionLogprobs]]:
+    """Those of a message's first text and those after it. Before it there may be markers; white space may be from before them."""
+    raw, written = b"".join(position.chosen.raw for position in positions), text.encode()
+    before = raw.rfind(written)
     if before < 0:
-        before = raw.rfind(text.lstrip().encode())
-    first = 0
-    while before > 0 and before >= len(positions[first].chosen.raw):
-        before -= len(positions[first].chosen.raw)
-        first += 1
-    return positions[first:]
+        written = text.lstrip().encode()
+        before = raw.rfind(written)
+    if before < 0:
+        return positions, []
+    ends = list(accumulate(len(position.chosen.raw) for position in positions))
+    first, last = bisect_right(ends, before), bisect_left(ends, before + len(written)) + 1
+    return positions[first:last], positions[last:]

@@ -136,6 +136,29 @@ def test_calls_that_never_end_cost_as_little(largest: int) -> None:
             assert examined(template, text, largest) <= (MOST + 2) * len(text), transcript.tool_call_parser
 
 
+@pytest.mark.parametrize(
+    ("parser", "begin", "unit"),
+    [
+        ("lfm2", "<|tool_call_start|>[", "now(a='x'], "),
+        ("lfm2", "<|tool_call_start|>[", "now(a=07), "),
+        ("olmo3", "<function_calls>", "now('a',\n"),
+        ("granite", "<|tool_call|>[", '{"name": "x", "arguments": {}}, '),
+        ("xlam", "", '[{"name": "now" '),
+        ("llama3_json", "", '{"name": "now", "parameters": {}} x '),
+        ("hermes", "", '<tool_call>{"name": "now", "arguments": {"a": "x</tool_call>'),
+        ("qwen3_coder", "", "<function=now><parameter=a>\n<parameter=b>"),
+        ("qwen3_coder", "", "<function=get_weather><parameter=city>\n</function></tool_call>"),
+        ("glm47", "", "<tool_call>now<arg_key>a</arg_key><arg_value>\n"),
+        ("mistral", "", "[TOOL_CALLS]now{', '} "),
+    ],
+)
+def test_broken_calls_are_read_again_only_once(parser: str, begin: str, unit: str) -> None:
+    template = find_template("", tool_call_parser=parser, reasoning_parser="none")
+    assert template is not None
+    text = (begin + unit * SHORT)[:SHORT]
+    assert examined(template, text, 64) <= (MOST + 2) * len(text)
+
+
 def test_a_whole_text_costs_no_more_than_its_pieces() -> None:
     for name, template in TEMPLATES.items():
         text = filler("markers", template, SHORT)

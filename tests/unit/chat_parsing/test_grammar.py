@@ -94,6 +94,7 @@ CALLS = {
     '<invoke name="now">\n</invoke>\n</minimax:tool_call>',
     "olmo3": "<function_calls>\nget_weather(city='Paris', unit=\"celsius\", days=3)\nnow()\n</function_calls>",
     "pythonic": "[get_weather(city='Paris'), now()]",
+    "xlam": '[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "now", "arguments": {}}]',
 }
 SEVERAL = [name for name in CALLS if name not in ("llama3_json", "openai")]
 

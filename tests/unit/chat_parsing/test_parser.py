@@ -116,11 +116,11 @@ def test_reasoning_comes_without_the_white_space_around_it() -> None:
     ("prompt", "expected"),
     [
         ("<|im_start|>assistant\n<think>\n", Message("a", "b")),
-        ("<|im_start|>assistant\n", Message(None, "a</think>b")),
+        ("<|im_start|>assistant\n", Message("a", "b")),
         ("<|im_start|>assistant\n<think>\n\n</think>\n\n", Message(None, "a</think>b")),
-        ("<|im_start|>user\n<think><|im_end|>\n<|im_start|>assistant\n", Message(None, "a</think>b")),
+        ("<|im_start|>user\n<think><|im_end|>\n<|im_start|>assistant\n", Message("a", "b")),
         ("USER: hi ASSISTANT: <think>\n", Message("a", "b")),  # a prompt of another shape
-        ("USER: <think> hi ASSISTANT: ", Message(None, "a</think>b")),
+        ("USER: <think> hi ASSISTANT: ", Message("a", "b")),
     ],
 )
 def test_the_prompt_says_where_the_response_begins(prompt: str, expected: Message) -> None:
@@ -167,7 +167,7 @@ def test_what_is_no_call_is_content(text: str) -> None:
     ("parser", "text"),
     [
         ("qwen3_coder", "<tool_call>\n<function=nobody>\n</function>\n</tool_call>"),
-        ("qwen3_coder", "<tool_call>\n<function=now>\n<parameter=a>1</function>\n</tool_call>"),
+        ("qwen3_coder", "<tool_call>\n<function=now>\n<parameter=a>1"),
         ("olmo3", "<function_calls>\nnow('x')\n</function_calls>"),
         ("olmo3", "<function_calls>\nnow(a='\\xq')\n</function_calls>"),
         ("olmo3", "<function_calls>\n1 + 1\n</function_calls>"),
@@ -187,7 +187,7 @@ def test_a_call_that_turns_out_to_be_none_is_taken_back() -> None:
     deltas = [
         delta for part in stream(HERMES, ['<tool_call>{"name": "now", "arguments": {"a": x}}', "</tool_call>"]) for delta in part
     ]
-    assert [type(delta) for delta in deltas] == [ToolCallBegin, ToolArgumentsDelta, ToolCallFailed, ContentDelta, ContentDelta]
+    assert [type(delta) for delta in deltas] == [ToolCallBegin, ToolArgumentsDelta, ToolCallFailed, ContentDelta]
     assert collect(deltas) == Message(None, '<tool_call>{"name": "now", "arguments": {"a": x}}</tool_call>')
 
 
@@ -216,7 +216,7 @@ def test_a_call_that_is_cut_off_is_not_complete(text: str, expected: list[ToolCa
 
 def test_a_tag_that_is_cut_off_is_not_complete() -> None:
     text = "<tool_call>\n<function=get_weather>\n<parameter=city>\nPar"
-    for cut in ("", "is\n</parameter>\n", "is\n</parameter>\n</function>\n"):
+    for cut in ("", "is\n</parameter>\n", "is\n</parameter>\n</func"):
         (call,) = parse(family("qwen3_coder"), text + cut, tools=TOOL_SET, stopped=False).tool_calls
         assert not call.complete
         assert call.arguments.startswith('{"city": "Par')

@@ -346,6 +346,12 @@ TRANSCRIPTS = [
         "cohere_command4",
         "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_THINKING|>",
     ),
+    Transcript(
+        "xlam",
+        'I look it up.\n```json\n[{"name": "get_weather", "arguments": {"city": "Paris"}}, '
+        '{"name": "now", "arguments": {}}]\n```',
+        Message(None, "I look it up.", (weather('{"city": "Paris"}'), ToolCall("now", "{}"))),
+    ),
     Transcript("pythonic", "[1, 2] is a list", Message(None, "[1, 2] is a list")),
 ]
 
