@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import tokenizers
+from tokenizers import decoders
+
 from jaxserve.errors import CheckpointError
 from jaxserve.tokenizer.pieces import byte_token_value
 
@@ -50,42 +53,55 @@ def decoder_rules(decoder: Mapping[str, Any] | None) -> DecoderRules:
     rewrites: list[Rewrite] = []
     steps = _flatten(decoder)
     kinds = [step.get("type") for step in steps]
+    strips_space = False
     for i, step in enumerate(steps):
+        # Rewriting a name is the same as rewriting its text only as long as names are still names.
+        if (rewrite := None if _TEXT.intersection(kinds[:i]) else _rewrite(step)) is not None:
+            rewrites.append(rewrite)
+            continue
         match step:
-            # Rewriting a name is the same as rewriting its text only as long as names are still names.
-            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if not _is_text(kinds[:i]):
-                rewrites.append(_replace(old, new))
-            case {"type": "Metaspace", "replacement": str(mark)} if not _is_text(kinds[:i]):
-                rewrites.append(_metaspace(mark, drops_first=step.get("prepend_scheme", "always") != "never"))
-            case {"type": "ByteFallback"} if not _is_text(kinds[:i]):
+            case {"type": "ByteFallback"} if not _TEXT.intersection(kinds[:i]):
                 continue
             case {"type": "Fuse"}:
                 continue
-            case {"type": "Strip", "content": " ", "start": 1, "stop": 0} if "Fuse" in kinds[:i]:
-                continue
-            case {"type": "ByteLevel"} if i + 1 == len(steps) and not _is_text(kinds[:i]):
+            case {"type": "Strip", "content": " ", "start": 1, "stop": 0} if "Fuse" in kinds[:i] and not strips_space:
+                strips_space = True
+            case {"type": "ByteLevel"} if i + 1 == len(steps) and not _TEXT.intersection(kinds[:i]):
                 continue
             case _:
                 raise CheckpointError(f"tokenizer.json: decoder {decoder} is not supported, because of {step}")
-    return DecoderRules(tuple(rewrites), "ByteLevel" in kinds, "ByteFallback" in kinds, "Strip" in kinds)
+    return DecoderRules(tuple(rewrites), "ByteLevel" in kinds, "ByteFallback" in kinds, strips_space)
 
 
-def _is_text(kinds: list[Any]) -> bool:
-    return any(kind in ("ByteFallback", "Fuse", "ByteLevel", "Strip") for kind in kinds)
+_TEXT = frozenset({"ByteFallback", "Fuse", "ByteLevel"})  # behind these, names have become text or bytes
+
+
+def _rewrite(step: Mapping[str, Any]) -> Rewrite | None:
+    """What a step does to each name, whatever is beside it; None if it is not of this kind."""
+    match step:
+        case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+            return lambda name, first: name.replace(old, new)
+        case {"type": "Replace", "pattern": {"Regex": str(pattern)}, "content": str(new)}:
+            replace = decoders.Replace(tokenizers.Regex(pattern), new)
+            return lambda name, first: str(replace.decode([name]))
+        case {"type": "Strip", "content": str(content), "start": int(start), "stop": int(stop)}:
+            strip = decoders.Strip(content, start, stop)
+            return lambda name, first: str(strip.decode([name]))
+        case {"type": "WordPiece", "prefix": str(prefix), "cleanup": bool(cleanup)}:
+            # A name inside a text is a word of its own, behind a space, unless it begins with the prefix.
+            join = decoders.WordPiece(prefix, cleanup)
+            return lambda name, first: str(join.decode([name] if first else ["", name]))
+        case {"type": "Metaspace", "replacement": str(mark)}:
+            drops_first = step.get("prepend_scheme", "always") != "never"
+            return lambda name, first: name.replace(mark, "" if first and drops_first else " ")
+        case _:
+            return None
 
 
 def _flatten(decoder: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if decoder.get("type") != "Sequence":
         return [decoder]
     return [step for part in decoder["decoders"] for step in _flatten(part)]
-
-
-def _replace(old: str, new: str) -> Rewrite:
-    return lambda name, first: name.replace(old, new)
-
-
-def _metaspace(mark: str, *, drops_first: bool) -> Rewrite:
-    return lambda name, first: name.replace(mark, "" if first and drops_first else " ")
 
 
 def _byte_level_alphabet() -> dict[str, int]:

@@ -29,10 +29,11 @@ class PieceTable:
 
     def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
         """The bytes of a token at the start of a text, and whether the start lasts."""
-        inside = self.token_bytes(token_id)
-        if not inside:
+        if not 0 <= token_id < len(self.pieces):
             return b"", True
         leading = self.first(token_id)
+        if not self.pieces[token_id]:  # nothing, or what begins a text as something else
+            return leading, not leading
         return leading, self.start_needs_text and not leading
 
 
