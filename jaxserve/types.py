@@ -87,16 +87,23 @@ class ChatMessage(TypedDict):
     """One message of a conversation, in OpenAI's shape (text content only), as chat templates take it.
 
     Attributes:
+        content: a text, or text parts.
         tool_calls: of the assistant; arguments are objects, not their text.
         tool_call_id: of a tool: which call it answers.
         reasoning, reasoning_content, thinking: of the assistant; the same text under the names that templates have for it.
     """
 
     role: str
-    content: str
+    content: str | list[dict[str, Any]]
     name: NotRequired[str]
     tool_calls: NotRequired[list[dict[str, Any]]]
     tool_call_id: NotRequired[str]
     reasoning: NotRequired[str]
     reasoning_content: NotRequired[str]
     thinking: NotRequired[str]
+
+
+def text_of(message: ChatMessage) -> str:
+    """A message's content as one text: text parts stand on lines of their own."""
+    content = message["content"]
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)

@@ -9,7 +9,7 @@ from typing import Any
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
 from jaxserve.errors import ConfigError
-from jaxserve.types import ChatMessage
+from jaxserve.types import ChatMessage, text_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Conversation:
         while self.turns:
             turn = self.turns.pop()
             if turn["role"] == "user":
-                return turn["content"]
+                return text_of(turn)
         return None
 
     def clear(self) -> None:

@@ -14,8 +14,9 @@ from jinja2.parser import Parser
 
 from jaxserve.errors import CheckpointError, ContextLengthError, InvalidRequestError
 from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.tokenizer.config_files import read_tokenizer_config
+from jaxserve.tokenizer.config_files import read_object, read_tokenizer_config
 from jaxserve.tokenizer.control_tokens import ControlTokens
+from jaxserve.tokenizer.template_contents import reads_parts
 from jaxserve.tokenizer.template_limits import LimitedEnvironment, TemplateTimeError
 
 RENDER_SECONDS = 2.0  # of processor time; 100,000 short messages take a third of it
@@ -60,6 +61,8 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
             self._tool_use = self._template if tool_use is None else environment.from_string(tool_use)
+            sources = {self._template: source} if tool_use is None else {self._template: source, self._tool_use: tool_use}
+            self._reads_parts = {template: reads_parts(environment, text) for template, text in sources.items()}
         except TemplateError as error:
             raise CheckpointError(f"the chat template is not valid Jinja: {_one_line(error)}") from error
         self.source = source
@@ -75,8 +78,9 @@ class ChatTemplate:
         """The chat template of a checkpoint directory (or of the directory of a tokenizer file); None if it has none.
 
         Taken from, in this order: the file `override`; ``chat_template.jinja`` and the named ones in
-        ``additional_chat_templates/``; ``chat_template`` in tokenizer_config.json, a text or a list of named ones. Of
-        several, ``default`` is taken, and ``tool_use`` for conversations with tools; other names are not used. Raises
+        ``additional_chat_templates/``; ``chat_template`` in tokenizer_config.json, a text or a list of named ones;
+        ``chat_template.json``, as processors of models for images have it. Of several, ``default`` is taken, and
+        ``tool_use`` for conversations with tools; other names are not used. Raises
         CheckpointError if a file is missing, damaged or not valid Jinja.
         """
         path = Path(path)
@@ -86,7 +90,7 @@ class ChatTemplate:
             templates = {"default": _read(Path(override))}
         else:
             configured = _configured_templates(config.chat_template, directory / "tokenizer_config.json")
-            templates = _template_files(directory) or configured
+            templates = _template_files(directory) or configured or _of_processor(directory / "chat_template.json")
         if not templates:
             return None
         if "default" not in templates:
@@ -149,7 +153,8 @@ class ChatTemplate:
 
         Args:
             messages: each with a ``role`` and a ``content``: a string, or a list of ``{"type": "text", "text": ...}``
-                parts, which are joined by newlines; it may be None beside ``tool_calls``.
+                parts, which are joined by newlines unless the template reads such lists; it may be None beside ``tool_calls``.
+                Arguments of calls are objects, or their JSON text.
             add_generation_prompt: end with the start of the assistant's turn.
             continue_final_message: end inside the final message, for the model to go on with it.
             arguments: further variables of the template (``chat_template_kwargs``), ``tools`` among them.
@@ -163,15 +168,16 @@ class ChatTemplate:
             raise InvalidRequestError(
                 "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message"
             )
-        conversation = [_plain_message(message, index) for index, message in enumerate(messages)]
+        # Templates ask "is not none" of tools and documents, which an undefined variable would pass.
+        variables = {"tools": None, "documents": None, **self._special_tokens, **arguments}
+        template = self._template if variables["tools"] is None else self._tool_use
+        in_parts = self._reads_parts[template]
+        conversation = [_plain_message(message, index, in_parts=in_parts) for index, message in enumerate(messages)]
         if not conversation:
             raise _refused("messages must not be empty")
         if continue_final_message:
-            conversation[-1]["content"] += f"{_END_MARK} "
-        # Templates ask "is not none" of tools and documents, which an undefined variable would pass.
-        variables = {"tools": None, "documents": None, **self._special_tokens, **arguments}
+            conversation[-1]["content"] = _marked_at_end(conversation[-1]["content"])
         variables |= {"messages": conversation, "add_generation_prompt": add_generation_prompt}
-        template = self._template if variables["tools"] is None else self._tool_use
         try:
             with self._environment.limited():
                 text = template.render(variables)
@@ -190,6 +196,10 @@ def _template_files(directory: Path) -> dict[str, str]:
     if (directory / "chat_template.jinja").is_file():
         files["default"] = directory / "chat_template.jinja"
     return {name: _read(file) for name, file in files.items()}
+
+
+def _of_processor(file: Path) -> dict[str, str]:
+    return _configured_templates(read_object(file).get("chat_template"), file)
 
 
 def _configured_templates(value: object, file: Path) -> dict[str, str]:
@@ -212,17 +222,49 @@ def _read(file: Path) -> str:
         raise CheckpointError(f"chat template {file} cannot be read: {error}") from error
 
 
-def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+def _plain_message(message: Mapping[str, Any], index: int, *, in_parts: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise _refused(f"messages[{index}] must be an object with a role")
     content = message.get("content")
     if content is None and message.get("tool_calls"):
         content = ""
     if isinstance(content, list):
-        content = "\n".join(_part_text(part, index) for part in content)
-    if not isinstance(content, str):
+        texts = [_part_text(part, index) for part in content]
+        content = content if in_parts else "\n".join(texts)
+    elif not isinstance(content, str):
         raise _refused(f"messages[{index}].content must be a string or a list of text parts")
-    return {**message, "content": content}
+    plain = {**message, "content": content}
+    if message.get("tool_calls"):
+        plain["tool_calls"] = _with_objects(message["tool_calls"], index)
+    return plain
+
+
+def _with_objects(calls: Any, index: int) -> Any:
+    """Calls whose arguments are objects, as templates have them, where clients send back their JSON text."""
+    if not isinstance(calls, list):
+        return calls
+    return [_with_object(call, f"messages[{index}].tool_calls[{place}]") for place, call in enumerate(calls)]
+
+
+def _with_object(call: Any, path: str) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    text = function.get("arguments") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(text, str):
+        return call
+    try:
+        arguments = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise _refused(f"{path}.function.arguments must be the JSON text of an object: {error}") from error
+    if not isinstance(arguments, dict):
+        raise _refused(f"{path}.function.arguments must be the JSON text of an object")
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _marked_at_end(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return f"{content}{_END_MARK} "
+    *others, last = content or [{"type": "text", "text": ""}]
+    return [*others, {**last, "text": f"{last['text']}{_END_MARK} "}]
 
 
 def _part_text(part: Any, index: int) -> str:

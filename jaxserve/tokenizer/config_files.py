@@ -52,17 +52,17 @@ class TokenizerConfig:
 
 def read_tokenizer_config(directory: Path) -> TokenizerConfig:
     """Read the files that are there; none is required. Raises CheckpointError for a file that is not a JSON object."""
-    config = _read_object(directory / "tokenizer_config.json")
-    generation = _read_object(directory / "generation_config.json")
+    config = read_object(directory / "tokenizer_config.json")
+    generation = read_object(directory / "generation_config.json")
     decoder = config.get("added_tokens_decoder", {})
     added = {_id(i, "tokenizer_config.json"): _added_token(token, special=False) for i, token in decoder.items()}
     if not added:
         # Checkpoints from before added_tokens_decoder keep the same facts in two files of their own.
-        config |= _read_object(directory / "special_tokens_map.json")
+        config |= read_object(directory / "special_tokens_map.json")
     named, extra = _special_tokens(config)
     if not added:
         special = {token.content for token in (*named.values(), *extra)}
-        for text, token_id in _read_object(directory / "added_tokens.json").items():
+        for text, token_id in read_object(directory / "added_tokens.json").items():
             added[_id(token_id, "added_tokens.json")] = AddedToken(text, special=text in special, normalized=text not in special)
     return TokenizerConfig(
         named=named,
@@ -125,7 +125,8 @@ def _first_id(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
+    """A file's JSON object; an empty one without the file. Raises CheckpointError for anything else in it."""
     if not file.is_file():
         return {}
     try:

@@ -131,4 +131,13 @@ class ThreadTexts:
 
 def is_long(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a conversation is long, by its messages' texts and their number."""
-    return sum(_A_MESSAGE + len(message.get("content") or "") for message in messages) >= LONG
+    return sum(_A_MESSAGE + _length(message.get("content") or "") for message in messages) >= LONG
+
+
+def _length(content: Any) -> int:
+    """Of a text, or of text parts."""
+    return (
+        sum(len(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        if isinstance(content, list)
+        else len(content)
+    )

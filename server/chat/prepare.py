@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -109,13 +108,8 @@ def _arguments(asked: AskedChat, choice: ToolChoice, *, thinks: bool) -> dict[st
     if thinking.effort is not None:
         own["reasoning_effort"] = thinking.effort
     if asked.tools.tools and asked.tools.choice != "none":  # a model that is shown none calls none
-        own["tools"] = [_as_template_takes(tool) for tool in asked.tools.tools]
+        own["tools"] = list(asked.tools.tools)
     return {**own, **asked.arguments}
-
-
-def _as_template_takes(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {name: value for name, value in tool["function"].items() if value is not None}
-    return {"type": "function", "function": {"description": "", "parameters": {"type": "object", "properties": {}}, **function}}
 
 
 def _budget(thinking: AskedThinking) -> int | None:

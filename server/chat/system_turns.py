@@ -7,7 +7,7 @@ from typing import cast
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import JaxserveError
-from jaxserve.types import ChatMessage, TokensPrompt
+from jaxserve.types import ChatMessage, TokensPrompt, text_of
 
 _SIGN = "Be kind to snails."
 _PROBE: Sequence[ChatMessage] = (
@@ -33,12 +33,12 @@ def folded(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     for message in messages:
         if message["role"] == "system" and kept:
             if not waiting and kept[-1]["role"] in ("user", "system"):
-                kept[-1] = _joined(kept[-1], kept[-1]["content"], message["content"])
+                kept[-1] = _joined(kept[-1], text_of(kept[-1]), text_of(message))
             else:
-                waiting.append(message["content"])
+                waiting.append(text_of(message))
             continue
         if waiting and message["role"] == "user":
-            message, waiting = _joined(message, *waiting, message["content"]), []
+            message, waiting = _joined(message, *waiting, text_of(message)), []
         elif waiting:
             kept.append({"role": "user", "content": "\n\n".join(waiting)})
             waiting = []

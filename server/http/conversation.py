@@ -101,10 +101,11 @@ class Message(BaseModel):
             raise PydanticCustomError("nothing", "is required", {"param": "content"})
         return self
 
-    def text(self) -> str:
+    def parts(self) -> str | list[dict[str, Any]]:
+        """The content as chat templates take it."""
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
-        return "\n".join(part.text for part in self.content)
+        return [{"type": "text", "text": part.text} for part in self.content]
 
 
 Messages = Annotated[list[Message], Field(json_schema_extra={"minItems": 1})]
@@ -120,7 +121,7 @@ def plain(messages: Iterable[Message]) -> list[ChatMessage]:
 def _plain(message: Message, place: int) -> ChatMessage:
     # OpenAI's developer is the system of the models that came before it: their templates know no other.
     role = "system" if message.role == "developer" else message.role
-    written: ChatMessage = {"role": role, "content": message.text()}
+    written: ChatMessage = {"role": role, "content": message.parts()}
     for name, of in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
         if getattr(message, name) and message.role != of:
             path = f"messages[{place}].{name}"

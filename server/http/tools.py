@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.response import MAX_THINKING_TOKENS
@@ -73,7 +73,24 @@ class Function(BaseModel):
     )
 
 
-class FunctionTool(BaseModel):
+class AsGiven(BaseModel):
+    """An object that chat templates get as the client wrote it: members that are no fields here too, in their order."""
+
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(value)
+        if isinstance(value, dict):
+            made._given = value
+        return made
+
+    def given(self) -> dict[str, Any]:
+        return self._given or self.model_dump(exclude_unset=True)
+
+
+class FunctionTool(AsGiven):
     """A tool of the client's own."""
 
     model_config = ConfigDict(strict=True)
@@ -90,7 +107,7 @@ class ToolFields(BaseModel):
     parallel_tool_calls: bool | None = Field(None, description="whether there may be several calls, which is the default")
 
     def asked_tools(self) -> AskedTools:
-        tools = [tool.model_dump() for tool in self.tools or ()]
+        tools = [tool.given() for tool in self.tools or ()]
         return AskedTools(
             tools=tools,
             choice=self.tool_choice.model_dump() if isinstance(self.tool_choice, BaseModel) else self.tool_choice,

@@ -21,7 +21,7 @@ from jaxserve.errors import (
 )
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.control_tokens import MARK
-from jaxserve.types import ChatMessage, FinishReason, Prompt, RequestOptions, TokensPrompt
+from jaxserve.types import ChatMessage, FinishReason, Prompt, RequestOptions, TokensPrompt, text_of
 
 BOS, EOS, VOCAB = 256, 257, 258
 MAX_MODEL_LEN = 512
@@ -195,7 +195,7 @@ class ScriptedClient:
             raise InvalidRequestError("the model has no chat template", param="messages")
         self.arguments = template_arguments
         self.messages = messages
-        return {"prompt_token_ids": self.tokenizer.encode(messages[-1]["content"])}
+        return {"prompt_token_ids": self.tokenizer.encode(text_of(messages[-1]))}
 
     async def abort(self, request_id: str) -> bool:
         return request_id in self.active

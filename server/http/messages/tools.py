@@ -36,7 +36,7 @@ class AnthropicTool(BaseModel):
 
     def as_function(self) -> dict[str, Any]:
         function = {"name": self.name, "description": self.description, "parameters": self.input_schema, "strict": self.strict}
-        return {"type": "function", "function": function}
+        return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
 class AnthropicToolChoice(BaseModel):

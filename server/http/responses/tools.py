@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from server.chat.asked import AskedTools
-from server.http.tools import Mode, ToolName
+from server.http.tools import AsGiven, Mode, ToolName
 from server.http.unions import described
 from server.unsupported.notes import NOTES
 
@@ -62,7 +62,7 @@ ToolChoice = Annotated[
 ]
 
 
-class FlatTool(BaseModel):
+class FlatTool(AsGiven):
     """A function that the model may call."""
 
     model_config = ConfigDict(strict=True)
@@ -77,7 +77,7 @@ class FlatTool(BaseModel):
 
     def as_chat(self) -> dict[str, Any]:
         """The same as chat completions have it."""
-        return {"type": "function", "function": self.model_dump(exclude={"type"})}
+        return {"type": "function", "function": {name: value for name, value in self.given().items() if name != "type"}}
 
 
 ToolItem = Annotated[Annotated[FlatTool, Tag("a function")] | Annotated[OtherTool, Tag("another tool")], Discriminator(_kind)]

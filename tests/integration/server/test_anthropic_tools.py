@@ -82,7 +82,7 @@ async def test_thinking_text_and_calls(claude: anthropic.AsyncAnthropic, engine:
     assert engine.options[-1].shows_markup
     assert engine.arguments["tools"] == [
         {"type": "function", "function": {"name": "add", "description": "adds", "parameters": SCHEMA}},
-        {"type": "function", "function": {"name": "fail", "description": "", "parameters": {"type": "object"}, "strict": True}},
+        {"type": "function", "function": {"name": "fail", "parameters": {"type": "object"}, "strict": True}},
     ]
 
 

@@ -149,11 +149,11 @@ async def test_prompt_logprobs(http: httpx.AsyncClient) -> None:
         assert not any("prompt_logprobs" in choice for choice in others)
 
 
-async def test_developers_are_the_system_and_parts_are_joined(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
+async def test_developers_are_the_system_and_parts_stay_parts(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": "d"}, {"role": "user", "content": parts, "name": "me"}]
     await http.post("/v1/chat/completions", json={"messages": messages})
-    assert engine.messages == [{"role": "system", "content": "d"}, {"role": "user", "content": "a\nb", "name": "me"}]
+    assert engine.messages == [{"role": "system", "content": "d"}, {"role": "user", "content": parts, "name": "me"}]
 
 
 @pytest.mark.parametrize(

@@ -138,10 +138,10 @@ def test_best_of_may_say_what_n_says() -> None:
     assert refusal(CompletionRequest, {**TEXT, "best_of": 3}).param == "best_of"
 
 
-def test_text_parts_are_joined() -> None:
+def test_text_parts_reach_the_template() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     request = ChatRequest.model_validate({"messages": [{"role": "user", "content": parts}]})
-    assert request.messages[0].text() == "a\nb"
+    assert request.messages[0].parts() == parts
 
 
 def test_every_sampling_field_reaches_the_engine() -> None:

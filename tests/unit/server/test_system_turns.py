@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxserve.errors import InvalidRequestError
-from jaxserve.types import ChatMessage, Prompt
+from jaxserve.types import ChatMessage, Prompt, text_of
 from server.chat.system_turns import folded, with_system_turns
 from tests.support.scripted import ScriptedClient
 
@@ -36,7 +36,7 @@ def test_folded(given: str, taken: str) -> None:
 
 
 def parsed(text: str) -> list[ChatMessage]:
-    return [{**one, "content": one["content"].replace("|", "\n\n")} for one in messages(text.replace("\n\n", "|"))]
+    return [{**one, "content": text_of(one).replace("|", "\n\n")} for one in messages(text.replace("\n\n", "|"))]
 
 
 class Templated(ScriptedClient):
@@ -48,7 +48,7 @@ class Templated(ScriptedClient):
         inside = [one for one in messages[1:] if one["role"] == "system"]
         if inside and self.how == "refuses":
             raise InvalidRequestError("system must come first", param="messages")
-        shown = [one["content"] for one in messages if self.how == "all" or one not in inside]
+        shown = [text_of(one) for one in messages if self.how == "all" or one not in inside]
         return {"prompt_token_ids": self.tokenizer.encode("".join(shown))}
 
 

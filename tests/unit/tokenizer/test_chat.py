@@ -1,6 +1,7 @@
 """Chat templates: what they see, where they come from, and that every failure is the request's."""
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def test_conversation_ends_with_the_assistants_turn_unless_told_otherwise() -> N
     assert template(SIMPLE).render(HELLO, add_generation_prompt=False) == "<s><user>hello</>\n"
 
 
+@pytest.mark.format("chat", "parts of other types than text", "refused")
 def test_text_parts_are_joined_and_others_refused_by_type() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert "<user>a\nb</>" in template(SIMPLE).render([{"role": "user", "content": parts}])
@@ -140,6 +142,7 @@ def test_invalid_template_is_the_checkpoints_fault() -> None:
         template("{% for %}")
 
 
+@pytest.mark.format("chat", "`chat_template` in tokenizer_config.json, chat_template.jinja", "read")
 def test_where_a_template_comes_from(tmp_path: Path) -> None:
     assert ChatTemplate.load(tmp_path) is None
     config = tmp_path / "tokenizer_config.json"
@@ -172,6 +175,7 @@ def test_conversations_with_tools_have_a_template_of_their_own(tmp_path: Path) -
     assert loaded.render(HELLO, arguments={"tools": ["saw"]}) == "tools saw"
 
 
+@pytest.mark.format("chat", "named templates: a list, or files in additional_chat_templates/", "read")
 def test_named_templates_in_files(tmp_path: Path) -> None:
     """Files win over tokenizer_config.json, all of them together."""
     write_json(tmp_path / "tokenizer_config.json", {"chat_template": [{"name": "tool_use", "template": "config"}]})
@@ -219,3 +223,51 @@ async def test_conversations_that_loop_leave_the_threads_to_others() -> None:
     assert {type(ending) for ending in endings} == {InvalidRequestError}
     assert await texts.render(HELLO, {}) == texts.tools.tokenizer.encode("<user>hello</>\n<assistant>", add_special_tokens=False)
     await texts.close()
+
+
+READS_PARTS = {
+    "loops": "{% for m in messages %}{% for part in m['content'] %}[{{ part.text }}]{% endfor %}{% endfor %}",
+    "filters": "{% for m in messages %}{% for part in m.content | selectattr('type', 'equalto', 'text') %}[{{ part.text }}]"
+    "{% endfor %}{% endfor %}",
+    "assigned": "{% for m in messages %}{% set said = m.content %}{% for part in said %}[{{ part.text }}]{% endfor %}"
+    "{% endfor %}",
+    "macro": "{% macro show(content) %}{% for part in content %}[{{ part['text'] }}]{% endfor %}{% endmacro %}"
+    "{% for m in messages %}{{ show(m.content) }}{% endfor %}",
+    "by number": "{% for m in messages %}[{{ m['content'][0]['text'] }}][{{ m['content'][1]['text'] }}]{% endfor %}",
+}
+
+
+@pytest.mark.format("chat", "contents that are lists of text parts, for templates that read lists; joined for others", "read")
+@pytest.mark.parametrize("kind", READS_PARTS)
+def test_templates_that_read_parts_get_them(kind: str) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert template(READS_PARTS[kind]).render([{"role": "user", "content": parts}]) == "[a][b]"
+    continued = template(READS_PARTS[kind]).render(
+        [{"role": "user", "content": parts}], add_generation_prompt=False, continue_final_message=True
+    )
+    assert continued == "[a][b"
+
+
+@pytest.mark.format("chat", "arguments of earlier tool calls, as objects or as JSON text", "read")
+def test_arguments_of_calls_are_objects_for_templates() -> None:
+    source = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+
+    def render(arguments: Any) -> str:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        return template(source).render([{"role": "assistant", "content": None, "tool_calls": [call]}])
+
+    assert render('{"a": 1}') == render({"a": 1}) == '{"a": 1}'
+    assert render("") == "{}"
+    for wrong in ("{", "[1]", "1"):
+        with pytest.raises(
+            InvalidRequestError, match=r"messages\[0\]\.tool_calls\[0\]\.function\.arguments must be the JSON text"
+        ):
+            render(wrong)
+
+
+@pytest.mark.format("chat", "chat_template.json of a processor", "read")
+def test_a_template_of_a_processor_is_the_last_resort(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "processor"}))
+    assert loaded_from(tmp_path).render(HELLO) == "processor"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "tokenizer"}))
+    assert loaded_from(tmp_path).render(HELLO) == "tokenizer"
