@@ -23,6 +23,7 @@ from jaxserve.jobs.storage import JobModel
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.fingerprint import model_fingerprint
+from jaxserve.weights.stored_head import with_stored_head
 from server.http.bodies import BodyAnswerer
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "max_waiting")
@@ -100,13 +101,13 @@ def job_model(config: ModelConfig) -> JobModel:
     Raises CheckpointError, UnsupportedModelError or ConfigError.
     """
     directory = model_directory(config.model)
-    decoder = decoder_config(read_hf_config(directory))
+    decoder = with_stored_head(decoder_config(read_hf_config(directory)), directory, config.load_format)
     numbers = model_fingerprint(directory, decoder, config)
     sampling = generation_defaults(config, directory)
     digest = hashlib.blake2b(f"{numbers} {config.dtype} {sampling}".encode(), digest_size=8)
     for name, content in _texts(config, directory).items():
         digest.update(f" {name} {len(content)} ".encode() + content)
-    own_name = BUNDLED_MODEL if config.model == BUNDLED_MODEL else directory.resolve().name
+    own_name = BUNDLED_MODEL if config.model == BUNDLED_MODEL else Path(config.model).resolve().name
     return JobModel((*config.served_model_name, own_name)[0], digest.hexdigest())
 
 

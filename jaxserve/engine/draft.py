@@ -30,6 +30,7 @@ from jaxserve.weights.checkpoint import whole
 from jaxserve.weights.formats import LoadFormat, has_weights, open_checkpoint
 from jaxserve.weights.load import load_parameter, load_params
 from jaxserve.weights.packed import Packer
+from jaxserve.weights.stored_head import with_stored_head
 from jaxserve.weights.stored_schemes import stored_schemes
 from sharding import shards_of
 
@@ -77,7 +78,7 @@ def prepare_draft(
         with open_checkpoint(directory, "safetensors") as checkpoint:
             config = head_config(hf, target.config, checkpoint.shapes)
     else:
-        config = decoder_config(hf)
+        config = with_stored_head(decoder_config(hf), directory)
     if config.vocab_size != target.config.vocab_size:
         raise ConfigError(
             f"{PARAM}: model: the draft has {config.vocab_size} tokens, the target {target.config.vocab_size}: both must have as "

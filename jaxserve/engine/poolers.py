@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxserve.config.fields import ModelConfig
-from jaxserve.errors import CheckpointError, ConfigError
+from jaxserve.errors import CheckpointError, ConfigError, UnsupportedModelError
 from jaxserve.executor.pooling import (
     HEAD_READER,
     POOLED_READER,
@@ -21,11 +21,14 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import CAUSAL_LM, architecture_of, labels_of
 from jaxserve.models.sentence_transformers import SentenceTransformer
 from jaxserve.pooling.params import PoolingType
-from jaxserve.pooling.pooler import CLASSIFIES, EMBEDS, SCORES, Pooler
+from jaxserve.pooling.pooler import CLASSIFIES, EMBEDS, SCORES, Activation, Pooler
 from jaxserve.tokenizer.base import Tokenizer
 
 _PROBLEM, _SEVERAL = "problem_type", "multi_label_classification"
 _HEAD_TOKENS = "classifier_from_token"
+_CROSS_ENCODER, _ACTIVATION_FN = "sentence_transformers", "activation_fn"
+_OLD_ACTIVATION_FN = "sbert_ce_default_activation_function"
+_ACTIVATIONS: Mapping[str, Activation] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ def _embedder(hf: Mapping[str, Any], decoder: DecoderConfig, sentences: Sentence
         matryoshka=_matryoshka(hf),
         prompts=found.prompts,
         default_prompt=found.default_prompt,
+        lowercases=found.lowercases,
         whole=decoder.bidirectional,
     )
 
@@ -131,10 +135,25 @@ def _classifier(generates: bool, hf: Mapping[str, Any], decoder: DecoderConfig, 
         hidden_size=decoder.hidden_size,
         pooling=_pooling(decoder, hf.get("classifier_pooling")),
         labels=labels,
-        sigmoid=len(labels) == 1 or hf.get(_PROBLEM) == _SEVERAL,
+        activation=_activation(hf, len(labels)),
         whole=decoder.bidirectional,
     )
     return Served(generates, pooler, (*_logprobs(decoder), reader))
+
+
+def _activation(hf: Mapping[str, Any], labels: int) -> Activation:
+    """As config.json says of a cross-encoder, or else as transformers has it. Raises UnsupportedModelError."""
+    newer = hf.get(_CROSS_ENCODER)
+    field, named = f"{_CROSS_ENCODER}.{_ACTIVATION_FN}", newer.get(_ACTIVATION_FN) if isinstance(newer, dict) else None
+    if named is None:
+        field, named = _OLD_ACTIVATION_FN, hf.get(_OLD_ACTIVATION_FN)
+    if named is None:
+        return "sigmoid" if labels == 1 or hf.get(_PROBLEM) == _SEVERAL else "softmax"
+    kind = str(named).rpartition(".")[2]
+    if kind not in _ACTIVATIONS:
+        supported = ", ".join(_ACTIVATIONS)
+        raise UnsupportedModelError(f"config.json: {field} {named!r} is not supported; supported are {supported}", param="model")
+    return _ACTIVATIONS[kind]
 
 
 def _head_tokens(words: Any, tokenizer: Tokenizer | None) -> tuple[int, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -34,7 +36,7 @@ from jaxserve.jax_settings import engine_settings, refusal
 from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
-from jaxserve.models.sentence_transformers import read_sentence_transformer, with_modules
+from jaxserve.models.sentence_transformers import read_sentence_transformer, transformer_folder, with_modules
 from jaxserve.models.shards import expert_groups
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults, defaults_from_hf
 from jaxserve.tokenizer.base import Tokenizer
@@ -44,9 +46,12 @@ from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.tokenizer.responses import load_response_template
 from jaxserve.weights.manifest import check_prompt_files, check_tokenizer
 from jaxserve.weights.quality import check_quality
+from jaxserve.weights.stored_head import with_stored_head
 from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels.registry import Target
 from sharding.mesh import make_mesh
+
+logger = logging.getLogger(__name__)
 
 BUNDLED_MODEL = "pico"
 
@@ -97,6 +102,7 @@ def prepare(config: EngineConfig) -> Preparation:
     warm_prompts = read_warm_prompts(config.cache)
     hf = read_hf_config(directory) | config.model.parse_hf_overrides()
     decoder, sentences = decoder_config(hf), read_sentence_transformer(directory)
+    _warn_of_code(hf)
     decoder = decoder if sentences is None else with_modules(decoder, sentences)
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
@@ -105,6 +111,7 @@ def prepare(config: EngineConfig) -> Preparation:
         check_quality(directory, config.model.require_quality, config.model.quantization)
     if config.model.verify_weights:
         check_prompt_files(directory, tokenizer_path)
+    decoder = with_stored_head(decoder, directory, config.model.load_format)
     tokenizer = _tokenizer(config, directory, decoder)
     decoder = with_separator(decoder, tokenizer)
     served = served_of(config.model, hf, sentences, decoder, tokenizer)
@@ -125,7 +132,7 @@ def prepare(config: EngineConfig) -> Preparation:
 
     resolved = resolve(
         config,
-        _model_facts(config, directory, decoder),
+        _model_facts(config, decoder),
         device_facts(mesh.devices.flat[0], mesh.devices.size),
         held,
         None if manifest is None else manifest.num_pages,
@@ -153,6 +160,20 @@ def prepare(config: EngineConfig) -> Preparation:
         draft=draft,
         served=served,
     )
+
+
+def _warn_of_code(hf: Mapping[str, Any]) -> None:
+    """A checkpoint may come with code of its own, which may look to both sides or pool otherwise: that code is not run."""
+    given = hf.get("auto_map")
+    models = {name: code for name, code in given.items() if name.startswith("AutoModel")} if isinstance(given, dict) else {}
+    if models:
+        named = ", ".join(f"{name} {code!r:.80}" for name, code in models.items())
+        logger.warning(
+            "config.json: auto_map names code of the checkpoint (%s), which is not run: where it computes something else than "
+            "transformers' %s, results differ",
+            named,
+            hf["architectures"][0],
+        )
 
 
 def _require_jax(config: EngineConfig) -> None:
@@ -194,7 +215,7 @@ def model_directory(model: str) -> Path:
     path = Path(model)
     if not path.is_dir():
         raise ConfigError(f"model: no checkpoint directory at {model!r}", param="model")
-    return path
+    return transformer_folder(path)
 
 
 def _tokenizer(config: EngineConfig, directory: Path, decoder: DecoderConfig) -> Tokenizer | None:
@@ -234,8 +255,8 @@ def _mesh(parallel: ParallelConfig, decoder: DecoderConfig) -> Mesh:
         raise ConfigError(f"tensor_parallel_size: {error}", param="tensor_parallel_size") from error
 
 
-def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) -> ModelFacts:
-    name = config.model.model if config.model.model == BUNDLED_MODEL else directory.resolve().name
+def _model_facts(config: EngineConfig, decoder: DecoderConfig) -> ModelFacts:
+    name = config.model.model if config.model.model == BUNDLED_MODEL else Path(config.model.model).resolve().name
     return ModelFacts(
         name=name,
         dtype=decoder.dtype,

@@ -14,6 +14,7 @@ from jaxserve.models.registry import decoder_config
 from jaxserve.record.rebuild import spare_spans
 from jaxserve.record.recording import RecordHeader
 from jaxserve.weights.fingerprint import model_fingerprint
+from jaxserve.weights.stored_head import with_stored_head
 
 _SETTINGS = (
     "dtype",
@@ -48,7 +49,7 @@ def recorded_model(model: str, header: RecordHeader, progress: CompileProgress) 
     limits["num_pages"] += sum(spare_spans(recorded, recorded.max_num_batched_tokens))
     config = EngineConfig.from_settings({**settings, **limits, "model": model, "record_steps": 0})
     directory = model_directory(model)
-    decoder = decoder_config(read_hf_config(directory))
+    decoder = with_stored_head(decoder_config(read_hf_config(directory)), directory, config.model.load_format)
     fingerprint = model_fingerprint(directory, decoder, config.model)
     if fingerprint != header.fingerprint:
         raise ConfigError(

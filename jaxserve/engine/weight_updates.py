@@ -13,6 +13,7 @@ from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import InvalidRequestError
 from jaxserve.executor.held_weights import PIECE_BYTES
 from jaxserve.executor.local import LocalExecutor
+from jaxserve.models.binding import Params
 from jaxserve.weights.live.incoming import Incoming, LiveModel
 from jaxserve.weights.recheck import guard_of
 
@@ -40,6 +41,7 @@ class WeightUpdates:
         self._make_model = model
         self._model: LiveModel | None = None
         self._told = told
+        self._used: dict[WeightVersion, None] = {}  # every version so far: two sets of weights never have the same
         self.fingerprint = fingerprint
         self._minutes = None if executor.weight_guard is None else executor.weight_guard.minutes
 
@@ -53,10 +55,16 @@ class WeightUpdates:
             self._model = self._make_model()
         return self._model
 
+    @property
+    def held(self) -> Params:
+        """The parameters as the engine has them now."""
+        return self._executor.weights.tree
+
     def name(self, version: WeightVersion | None) -> None:
         """Say what version the weights are that are there; what is cached of them stays. Raises InvalidRequestError."""
         if version is not None:
             _require_version(version)
+            self._used[version] = None
         self._core.weight_version = version
 
     def update_from_disk(
@@ -75,17 +83,20 @@ class WeightUpdates:
         )
 
     def next_version(self, version: WeightVersion | None, *, force: bool = False) -> WeightVersion:
-        """The version that an update gets: the one given, or the next number. Raises InvalidRequestError for an older number."""
-        current = self._core.weight_version
+        """The version that an update gets: the one given, or the number after the highest so far.
+
+        Raises InvalidRequestError for a number that is not higher, and for a name that weights had before.
+        """
+        highest = max((used for used in self._used if isinstance(used, int)), default=0)
         if version is None:
-            return current + 1 if isinstance(current, int) else 1
+            return highest + 1
         _require_version(version)
-        if not force and isinstance(current, int) and isinstance(version, int) and version <= current:
+        if not force and isinstance(version, int) and version <= highest:
             raise InvalidRequestError(
-                f"version {version} is not newer than {current}, which is served; force takes it all the same", param="version"
+                f"version {version} is not newer than {highest}, which was served; force takes it all the same", param="version"
             )
-        if not force and version == current:
-            raise InvalidRequestError(f"version {version!r} is served already; force takes it all the same", param="version")
+        if not force and version in self._used:
+            raise InvalidRequestError(f"version {version!r} was served already; force takes it all the same", param="version")
         return version
 
     def put(

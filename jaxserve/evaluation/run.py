@@ -33,6 +33,7 @@ from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.versions import version_of
 from jaxserve.weights.fingerprint import model_fingerprint
+from jaxserve.weights.stored_head import with_stored_head
 
 _HARNESS_SEEDS = (0, 1234)  # of Python's and numpy's generators, which some tasks use: lm-eval's own
 _PACKAGES = ("jaxserve", "jax", "lm_eval", "datasets")
@@ -115,7 +116,7 @@ def _model(llm: LLM, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured: its name and numbers, and the fingerprint by which copies of it are the same."""
     info, config = llm.report.model, EngineConfig.from_settings(settings).model
     directory = model_directory(config.model)
-    decoder = decoder_config(read_hf_config(directory))
+    decoder = with_stored_head(decoder_config(read_hf_config(directory)), directory, config.load_format)
     fingerprint = model_fingerprint(directory, decoder, config)
     return {
         "name": info.name,

@@ -9,13 +9,15 @@ from typing import Any
 from jaxserve.errors import CheckpointError
 from jaxserve.models.text_part import text_part
 
+_OF_AWQ = {"w_bit": "bits", "q_group_size": "group_size"}  # fields of its own file, and what they are called in config.json
+
 
 def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
     """The parsed config.json of a checkpoint directory; of a model for images and sound that of its decoder (`text_part`).
 
     `eos_token_id` of generation_config.json, where that file has one, replaces config.json's: it is what generation
-    stops at (chat models list their end-of-turn tokens only there). What ModelOpt's hf_quant_config.json says becomes a
-    `quantization_config`, where config.json has none.
+    stops at (chat models list their end-of-turn tokens only there). What ModelOpt's hf_quant_config.json, AutoGPTQ's
+    quantize_config.json or AWQ's quant_config.json says becomes a `quantization_config`, where config.json has none.
 
     Raises CheckpointError: no such directory, no config.json, or a file that is not a JSON object.
     """
@@ -31,10 +33,20 @@ def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
         eos = read_json_object(generation).get("eos_token_id")
         if eos is not None:
             config["eos_token_id"] = eos
-    quantization = directory / "hf_quant_config.json"
-    if config.get("quantization_config") is None and quantization.is_file():
-        config["quantization_config"] = {**read_json_object(quantization).get("quantization", {}), "quant_method": "modelopt"}
+    if config.get("quantization_config") is None and (method := _quantization_beside(directory)) is not None:
+        config["quantization_config"] = method
     return config
+
+
+def _quantization_beside(directory: Path) -> dict[str, Any] | None:
+    """What a file beside config.json says of quantization, as a `quantization_config` has it."""
+    if (path := directory / "hf_quant_config.json").is_file():
+        return {**read_json_object(path).get("quantization", {}), "quant_method": "modelopt"}
+    if (path := directory / "quantize_config.json").is_file():
+        return {"quant_method": "gptq", **read_json_object(path)}
+    if (path := directory / "quant_config.json").is_file():
+        return {"quant_method": "awq", **{_OF_AWQ.get(name, name): value for name, value in read_json_object(path).items()}}
+    return None
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -50,6 +50,11 @@ LARGEST: Mapping[str, int] = MappingProxyType(
 LARGEST_TOKEN_ID = 2**31 - 1  # they are int32
 
 
+def with_defaults(hf: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
+    """config.json with a family's defaults where fields are missing or null."""
+    return {**hf, **{name: value for name, value in defaults.items() if hf.get(name) is None}}
+
+
 class HfFields:
     """Typed access to the fields of one config.json.
 

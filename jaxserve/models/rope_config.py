@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ KNOWN_KEYS: Mapping[str, frozenset[str]] = MappingProxyType(
                 "factor",
                 "original_max_position_embeddings",
                 "attention_factor",
+                "attn_factor",
                 "beta_fast",
                 "beta_slow",
                 "mscale",
@@ -82,6 +83,19 @@ def rope_from_hf(
     if rotated % 2 or rotated > partly:
         raise CheckpointError(f"config.json: partial_rotary_factor={share} rotates {rotated} of {partly} dimensions, not pairs")
     return replace(rope, rotated_dims=rotated)
+
+
+def longest_context(max_position_embeddings: int, ropes: Collection[RopeConfig | None]) -> int:
+    """Tokens of the longest sequence, which scaled frequencies are for where config.json has that of pretraining.
+
+    So model cards add YaRN to Qwen's models, and long Llamas have a linear factor. A model whose layers differ says its own.
+    """
+    kinds = set(ropes)
+    rope = kinds.pop() if len(kinds) == 1 else None
+    if rope is None or rope.kind not in ("yarn", "linear"):
+        return max_position_embeddings
+    trained = rope.original_max_position_embeddings if rope.kind == "yarn" else max_position_embeddings
+    return max(max_position_embeddings, int(trained * rope.factor))
 
 
 def ropes_by_kind(
@@ -175,9 +189,14 @@ def _longrope_attention_factor(factor: float, original: int) -> float:
 
 
 def _yarn_attention_factor(fields: HfFields, factor: float) -> float:
-    """Temperature of YaRN as a factor on cosine and sine: sqrt(1/t) = 0.1 ln(s) + 1, or a ratio of two such terms."""
+    """Temperature of YaRN as a factor on cosine and sine: sqrt(1/t) = 0.1 ln(s) + 1, or a ratio of two such terms.
+
+    `attn_factor` is multiplied by, as by vLLM and SGLang, for which DeepSeek-R1-0528-Qwen3-8B has it.
+    """
     if fields.has("attention_factor"):
         return fields.number("attention_factor")
+    if fields.has("attn_factor"):
+        return fields.number("attn_factor") * (1.0 if factor <= 1 else 0.1 * math.log(factor) + 1.0)
 
     def term(mscale: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0

@@ -14,7 +14,7 @@ from jaxserve.models.checkpoint import read_json_object
 from jaxserve.models.config import DecoderConfig, DenseConfig
 from jaxserve.models.fields import HfFields
 
-_DENSE = "Dense"
+_TRANSFORMER, _DENSE = "Transformer", "Dense"
 MODULES, PROMPTS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLINGS: Mapping[str, Literal["last", "first", "mean"]] = {"lasttoken": "last", "cls": "first", "mean": "mean"}
 _OLD_NAMES = {
@@ -38,6 +38,7 @@ class SentenceTransformer:
         default_prompt: the kind of texts of which none is named.
         dense: layers behind the pooled hidden state.
         max_length: tokens of the longest text; None for what the model takes.
+        lowercases: whether texts are made lower case before they are tokenized.
     """
 
     pooling: Literal["last", "first", "mean"]
@@ -46,6 +47,7 @@ class SentenceTransformer:
     default_prompt: str | None = None
     dense: tuple[DenseConfig, ...] = ()
     max_length: int | None = None
+    lowercases: bool = False
 
 
 def read_sentence_transformer(directory: Path) -> SentenceTransformer | None:
@@ -53,19 +55,22 @@ def read_sentence_transformer(directory: Path) -> SentenceTransformer | None:
 
     Raises CheckpointError for damaged files, UnsupportedModelError for modules that are not here.
     """
-    if not (directory / MODULES).is_file():
+    home = _home(directory)
+    if home is None:
         return None
     pooling: Literal["last", "first", "mean"] | None = None
-    normalizes = False
+    normalizes, pools_prompts = False, True
     dense: list[DenseConfig] = []
-    for kind, path in _modules(directory):
+    for kind, path in _modules(home):
         if kind == "Pooling":
-            pooling = _pooling(directory / path / "config.json")
+            if pooling is not None:
+                raise UnsupportedModelError(f"{MODULES}: several modules Pooling are not supported", param="model")
+            pooling, pools_prompts = _pooling(home / path / "config.json")
         elif kind == "Normalize":
             normalizes = True
         elif kind == _DENSE and pooling is not None and not normalizes:
-            dense.append(_dense(directory, path))
-        elif kind != "Transformer":
+            dense.append(_dense(home, path))
+        elif kind != _TRANSFORMER:
             raise UnsupportedModelError(
                 f"{MODULES}: a module {kind} is not supported here; supported are Transformer, Pooling, Dense and Normalize, in "
                 "that order",
@@ -73,14 +78,21 @@ def read_sentence_transformer(directory: Path) -> SentenceTransformer | None:
             )
     if pooling is None:
         raise UnsupportedModelError(f"{MODULES} has no Pooling", param="model")
-    prompts, default = _prompts(directory / PROMPTS)
+    prompts, default = _prompts(home / PROMPTS)
+    if not pools_prompts and any(prompts.values()):
+        raise UnsupportedModelError(
+            f"{MODULES}: Pooling: include_prompt false is not supported beside the prompts in {PROMPTS}: their tokens are pooled",
+            param="model",
+        )
+    transformer = _transformer(directory / TRANSFORMER)
     return SentenceTransformer(
         pooling=pooling,
         normalizes=normalizes,
         prompts=prompts,
         default_prompt=default,
         dense=tuple(dense),
-        max_length=_max_length(directory / TRANSFORMER),
+        max_length=transformer.integer("max_seq_length") if transformer.has("max_seq_length") else None,
+        lowercases=transformer.flag("do_lower_case", False),
     )
 
 
@@ -105,9 +117,23 @@ def with_modules(config: DecoderConfig, sentences: SentenceTransformer) -> Decod
     return replace(config, dense=sentences.dense, max_position_embeddings=longest)
 
 
-def dense_folders(directory: Path) -> list[str]:
+def dense_folders(directory: Path) -> dict[str, Path]:
     """Folders with tensors of their own, of a directory of sentence-transformers. Raises CheckpointError."""
-    return [path for kind, path in _modules(directory) if kind == _DENSE] if (directory / MODULES).is_file() else []
+    home = _home(directory)
+    return {} if home is None else {path: home / path for kind, path in _modules(home) if kind == _DENSE}
+
+
+def transformer_folder(directory: Path) -> Path:
+    """Where a model's own files are: in the directory, or below it, as sentence-transformers before 2.0 saved them."""
+    if (directory / "config.json").is_file() or not (directory / MODULES).is_file():
+        return directory
+    return next((directory / path for kind, path in _modules(directory) if kind == _TRANSFORMER), directory)
+
+
+def _home(directory: Path) -> Path | None:
+    """The directory with the modules of which this one is the Transformer: itself, or what it is in."""
+    homes = [one for one in (directory, directory.parent) if (one / MODULES).is_file()]
+    return next((one for one in homes if transformer_folder(one) == directory), None)
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
@@ -120,18 +146,19 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
         raise CheckpointError(f"{path} is no list of modules with type and path: {error}", param="model") from error
 
 
-def _pooling(path: Path) -> Literal["last", "first", "mean"]:
+def _pooling(path: Path) -> tuple[Literal["last", "first", "mean"], bool]:
+    """The mode, and whether the tokens of a prompt are pooled like others, or make no difference."""
     config = read_json_object(path)
     named = config.get("pooling_mode")
-    modes = [named] if named is not None else [mode for name, mode in _OLD_NAMES.items() if config.get(name)]
+    modes = [mode for name, mode in _OLD_NAMES.items() if config.get(name)]
+    if named is not None:
+        modes = list(map(str, named)) if isinstance(named, list) else [str(named)]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         told = ", ".join(map(str, modes)) or "none"
         raise UnsupportedModelError(
             f"{path}: pooling {told} is not supported; supported are {', '.join(POOLINGS)}", param="model"
         )
-    if modes[0] == "mean" and config.get("include_prompt") is False:
-        raise UnsupportedModelError(f"{path}: include_prompt false is not supported: all tokens are pooled", param="model")
-    return POOLINGS[modes[0]]
+    return POOLINGS[modes[0]], config.get("include_prompt") is not False or modes[0] == "lasttoken"
 
 
 _ACTIVATIONS: Mapping[str, Literal["tanh"] | None] = {"Identity": None, "Tanh": "tanh"}
@@ -152,11 +179,9 @@ def _dense(directory: Path, folder: str) -> DenseConfig:
     )
 
 
-def _max_length(path: Path) -> int | None:
-    if not path.is_file():
-        return None
-    fields = HfFields(read_json_object(path), str(path))
-    return fields.integer("max_seq_length") if fields.has("max_seq_length") else None
+def _transformer(path: Path) -> HfFields:
+    """What is said of the module Transformer; nothing without the file."""
+    return HfFields(read_json_object(path) if path.is_file() else {}, str(path))
 
 
 def _prompts(path: Path) -> tuple[Mapping[str, str], str | None]:

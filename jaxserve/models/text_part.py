@@ -5,6 +5,7 @@ Transformers 4 names them language_model.model.layers..., transformers 5 model.l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -52,12 +53,16 @@ def text_part(hf: Mapping[str, Any]) -> dict[str, Any]:
 def text_names(names: Iterable[str]) -> dict[str, str] | None:
     """The stored name of each tensor of the decoder, by the name that it has in a checkpoint of a decoder; None for such a one.
 
-    Tensors of other parts are left out; what is of no known part keeps its name.
+    Tensors of other parts are left out; what is of no known part, or another tensor has the name of, keeps its name.
     """
     stored = list(names)
     if not any(name.startswith(tuple(PREFIXES)) for name in stored):
         return None
-    return {_plain(name): name for name in stored if not name.removeprefix("model.").startswith(OTHER_PARTS)}
+    found: dict[str, str] = {}
+    for name in stored:
+        if not name.removeprefix("model.").startswith(OTHER_PARTS):
+            found[name if (plain := _plain(name)) in found else plain] = name
+    return found
 
 
 def _plain(name: str) -> str:
@@ -68,6 +73,26 @@ def _plain(name: str) -> str:
 
 
 def _of_text(field: str, value: Any) -> Any:
-    if field not in MODULES or not isinstance(value, list):
+    """What a field of a quantization_config says, with names of the decoder's modules alone."""
+    if field in MODULES:
+        return _plain_modules(value)
+    if field != "config_groups" or not isinstance(value, dict):
         return value
-    return [_plain(module) if isinstance(module, str) else module for module in value]
+    return {
+        name: {**group, "targets": _plain_modules(group.get("targets"))} if isinstance(group, dict) else group
+        for name, group in value.items()
+    }
+
+
+def _plain_modules(modules: Any) -> Any:
+    if not isinstance(modules, list):
+        return modules
+    return [_plain_pattern(one) if isinstance(one, str) else one for one in modules]
+
+
+def _plain_pattern(module: str) -> str:
+    """A name, or behind "re:" a regular expression, which may spell what is before a decoder's names or match it somehow."""
+    if not module.startswith("re:"):
+        return _plain(module)
+    spelled = re.sub(r"(model\\?\.)?language_model\\?\.(?![*+?{])(model\\?\.)?", r"(?:model\\.)?", module)
+    return spelled.replace("language_model", "(?:model|lm_head)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from jaxserve.errors import InvalidRequestError
 from jaxserve.pooling.params import PoolingParams, PoolingTask, PoolingType
@@ -11,6 +12,9 @@ from jaxserve.pooling.params import PoolingParams, PoolingTask, PoolingType
 EMBEDS: tuple[PoolingTask, ...] = ("embed", "token_embed")
 CLASSIFIES: tuple[PoolingTask, ...] = ("classify", "reward")
 SCORES: tuple[PoolingTask, ...] = ("classify", "score", "reward")
+
+Activation = Literal["sigmoid", "softmax", "none"]
+"""What becomes of a head's outputs: each a probability by itself, all together, or what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +28,10 @@ class Pooler:
         normalizes: whether embeddings have length 1.
         matryoshka: lengths that embeddings may be cut to; empty for any; None for none.
         labels: of the classes, one for each output of the head; empty without a head.
-        sigmoid: whether each output of the head becomes a probability by itself; otherwise all together (softmax).
+        activation: of the head's outputs.
         prompts: texts that go before texts of a kind, by the kind's name ("query").
         default_prompt: the kind of texts of which none is named; None for none.
+        lowercases: whether texts are made lower case before they are tokenized.
         whole: whether a prompt is computed in one step, and what comes of it is pooled already.
     """
 
@@ -36,9 +41,10 @@ class Pooler:
     normalizes: bool = True
     matryoshka: tuple[int, ...] | None = None
     labels: tuple[str, ...] = ()
-    sigmoid: bool = False
+    activation: Activation = "softmax"
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    lowercases: bool = False
     whole: bool = False
 
     def check(self, params: PoolingParams) -> None:
@@ -69,16 +75,15 @@ class Pooler:
         return (params.dimensions or self.hidden_size) if params.embeds else len(self.labels)
 
     def prompted(self, text: str, kind: str | None = None) -> str:
-        """A text with what goes before texts of a kind; None for the default kind. Raises InvalidRequestError."""
+        """A text as it is tokenized, behind the prompt of a kind; None for the default kind. Raises InvalidRequestError."""
         kind = self.default_prompt if kind is None else kind
-        if kind is None:
-            return text
-        if kind not in self.prompts:
+        if kind is not None and kind not in self.prompts:
             known = ", ".join(self.prompts) or "none"
             raise InvalidRequestError(
                 f"prompt_name {kind!r} is not declared by the model; there are: {known}", param="prompt_name"
             )
-        return self.prompts[kind] + text
+        whole = text if kind is None else self.prompts[kind] + text
+        return whole.lower() if self.lowercases else whole
 
 
 def require_pooler(pooler: Pooler | None, params: PoolingParams) -> Pooler:

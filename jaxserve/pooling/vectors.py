@@ -56,9 +56,9 @@ def _embedding(found: Floats, pooler: Pooler, params: PoolingParams) -> Floats:
 
 def _outputs(found: Floats, pooler: Pooler, params: PoolingParams) -> Floats:
     activates = params.task != "reward" if params.use_activation is None else params.use_activation
-    if not activates:
+    if not activates or pooler.activation == "none":
         return found
-    return _sigmoid(found) if pooler.sigmoid else _softmax(found)
+    return _sigmoid(found) if pooler.activation == "sigmoid" else _softmax(found)
 
 
 def normalized(vectors: npt.NDArray[Any]) -> Floats:

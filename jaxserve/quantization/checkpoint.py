@@ -17,7 +17,7 @@ from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.quantization.recipes import Recipe
 from jaxserve.quantization.rounding import Rounded, round_matrix, stored, stored_shapes
 from jaxserve.quantization.selection import Selection
-from jaxserve.weights.check import check_tensors
+from jaxserve.weights.check import check_tensors, without_zero_biases
 from jaxserve.weights.checkpoint import Block, Checkpoint, Tensors, whole
 from jaxserve.weights.directory import CONFIG, Summing, Told, new_directory, write_beside
 from jaxserve.weights.finite import is_finite
@@ -25,6 +25,7 @@ from jaxserve.weights.formats import open_checkpoint
 from jaxserve.weights.manifest import Manifest, Quality, prompt_files, tokenizer_fingerprint, write_manifest
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.safetensors_writer import FILE, TensorSpec, write_safetensors
+from jaxserve.weights.stored_head import with_stored_head
 
 Round = Callable[[str], Rounded]
 """A matrix of the checkpoint, rounded, by the tensor's name. Asked once for each, layer by layer."""
@@ -68,10 +69,11 @@ def open_model(path: Path) -> Iterator[Model]:
     if method is not None and not (isinstance(method, dict) and quantizes_cache_alone(method)):
         named = method.get("quant_method") if isinstance(method, dict) else method
         raise ConfigError(f"model: {path} is quantized already ({named}); name the model that it was made from", param="model")
-    config = decoder_config(hf)
+    config = with_stored_head(decoder_config(hf), path)
     with open_checkpoint(path, "auto") as tensors:
         layout = Layout.of(tensors.shapes, tensors.dtypes, quantization_from_hf(hf), config.dtype)
-        check_tensors(config, weight_rules(config), layout.shapes, layout.dtypes)
+        rules = weight_rules(config)
+        check_tensors(config, rules, without_zero_biases(tensors, rules, layout.shapes), layout.dtypes)
         yield Model(path, config, tensors, tuple(layout.shapes))
 
 

@@ -30,6 +30,7 @@ from jaxserve.sampling.params import PROCESSED_LOGPROBS, SamplingParams
 from jaxserve.step.plan import Floats
 from jaxserve.types import TokensPrompt
 from jaxserve.weights.load import load_params
+from jaxserve.weights.stored_head import with_stored_head
 from sharding import make_mesh
 
 _EXIT_FAILED, _EXIT_ERROR, _EXIT_INTERRUPTED = 1, 2, 130
@@ -130,8 +131,8 @@ def _forward(config: LogprobsConfig, settings: dict[str, Any], dtype: str) -> Fo
     directory = model_directory(settings["model"])
     if config.trainer == "transformers":
         return _transformers(directory, dtype)
-    decoder = decoder_config(read_hf_config(directory))
     format_, seed = settings["load_format"], settings["seed"]
+    decoder = with_stored_head(decoder_config(read_hf_config(directory)), directory, format_)
     params = load_params(directory, decoder, make_mesh(1), dtype, load_format=format_, seed=seed)
     return Trainer(decoder, params).logprobs
 

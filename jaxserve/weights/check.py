@@ -12,6 +12,7 @@ from jaxserve.models.draft_heads import GUESSABLE
 from jaxserve.models.encoder.rules import POOLER
 from jaxserve.models.mtp import BESIDE
 from jaxserve.models.rules import WeightRule
+from jaxserve.weights.checkpoint import Tensors, whole
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,16 @@ def check_tensors(
     ]
     if problems:
         raise CheckpointError(f"the checkpoint does not fit {config.architecture}: {'; '.join(problems)}", param="model")
+
+
+def without_zero_biases(
+    tensors: Tensors, rules: Iterable[WeightRule], shapes: Mapping[str, tuple[int, ...]]
+) -> Mapping[str, tuple[int, ...]]:
+    """The shapes, but for biases that no rule has and that are 0: tools for GPTQ write one beside every matrix."""
+    expected = {source.name for rule in rules for source in rule.sources}
+    beyond = (name for name in shapes.keys() - expected if name.endswith(".bias") and name[:-4] + "weight" in expected)
+    zero = {name for name in beyond if not tensors.read(name, whole(shapes[name])).any()}
+    return {name: shape for name, shape in shapes.items() if name not in zero}
 
 
 def _ignorable(config: DecoderConfig, name: str) -> bool:

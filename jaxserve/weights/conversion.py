@@ -14,7 +14,7 @@ from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.registry import decoder_config, weight_rules
-from jaxserve.weights.check import check_tensors
+from jaxserve.weights.check import check_tensors, without_zero_biases
 from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint, Tensors, whole
 from jaxserve.weights.directory import CONFIG, Summing, Told, new_directory, write_beside
 from jaxserve.weights.finite import is_finite
@@ -25,6 +25,7 @@ from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
 from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.stacked_experts import with_own_experts
+from jaxserve.weights.stored_head import with_stored_head
 from jaxserve.weights.tensor_error import naming_files
 
 
@@ -86,12 +87,13 @@ def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Mani
     if not source.path.is_dir():
         raise ConfigError(f"source: there is no directory {source.path}", param="source")
     hf = read_hf_config(source.path) if source.config is None else read_json_object(source.config)
-    config = decoder_config(hf)
+    config = with_stored_head(decoder_config(hf), source.path)
     with source.open(config) as opened, naming_files(opened):
         checkpoint = with_own_experts(opened, weight_rules(config))
         quantization = quantization_from_hf(hf)
         logical = Layout.of(checkpoint.shapes, checkpoint.dtypes, quantization, dtype or config.dtype)
-        check_tensors(config, weight_rules(config), logical.shapes, logical.dtypes)
+        rules = weight_rules(config)
+        check_tensors(config, rules, without_zero_biases(checkpoint, rules, logical.shapes), logical.dtypes)
         stored = Layout.of(checkpoint.shapes, checkpoint.dtypes, None if dtype is None else quantization, dtype or config.dtype)
         tensors: Tensors = Dequantized(checkpoint, stored)
         if dtype is not None:

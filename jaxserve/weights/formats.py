@@ -45,7 +45,7 @@ def open_checkpoint(directory: Path, load_format: StoredFormat) -> Checkpoint:
     if load_format == "safetensors":
         found = named_as_decoder(SafetensorsCheckpoint(directory))
         folders = dense_folders(directory)
-        return ModuleTensors(found, directory, folders) if folders else found
+        return ModuleTensors(found, folders) if folders else found
     folder = find_orbax(directory)
     if folder is None:
         raise CheckpointError(f"{directory} has no Orbax checkpoint", param="model")

@@ -19,7 +19,7 @@ from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.quantization_methods import Quantization
-from jaxserve.weights.check import check_tensors
+from jaxserve.weights.check import check_tensors, without_zero_biases
 from jaxserve.weights.checkpoint import Block, Checkpoint, whole
 from jaxserve.weights.dummy import dummy_params
 from jaxserve.weights.finite import is_finite, not_finite_error
@@ -124,7 +124,8 @@ def reading(
         checkpoint = with_own_experts(stored, [job.rule for job in jobs])
         check = None if manifest is None else _checking(manifest, stored, checkpoint)
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantization(directory), jnp.dtype(dtype).name)
-        check_tensors(config, [job.rule for job in jobs], layout.shapes, layout.dtypes)
+        rules = [job.rule for job in jobs]
+        check_tensors(config, rules, without_zero_biases(checkpoint, rules, layout.shapes), layout.dtypes)
         warn_of_cache_scales(checkpoint, checkpoint.shapes.keys() - layout.shapes.keys())
 
         def read(job: TensorRead) -> Weight:

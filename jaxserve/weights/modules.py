@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,16 +13,16 @@ from jaxserve.weights.safetensors import SafetensorsCheckpoint
 
 
 class ModuleTensors:
-    """A model's tensors, and those of some folders of its directory, which come before their names. See `Checkpoint`.
+    """A model's tensors, and those of some folders, by the names that come before theirs. See `Checkpoint`.
 
     Raises CheckpointError for a folder without tensors, having closed the model's.
     """
 
-    def __init__(self, model: Checkpoint, directory: Path, folders: Sequence[str]) -> None:
+    def __init__(self, model: Checkpoint, folders: Mapping[str, Path]) -> None:
         self._open = ExitStack()
         self._model = self._open.enter_context(model)
         try:
-            self._modules = {folder: self._open.enter_context(SafetensorsCheckpoint(directory / folder)) for folder in folders}
+            self._modules = {name: self._open.enter_context(SafetensorsCheckpoint(folder)) for name, folder in folders.items()}
         except BaseException:
             self._open.close()
             raise

@@ -10,8 +10,11 @@ from typing import NamedTuple, Self
 
 from jaxserve.models.rules import WeightRule
 from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint
+from jaxserve.weights.renamed import other_names, under_expected_names
 
-_OWN = re.compile(r"(.+\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+_OWN = re.compile(r"(.+\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
+_KINDS = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down", "w2": "down"}
+_STACKED = {"gate": ("gate_up",), "up": ("gate_up", "up"), "down": ("down",)}
 
 
 class _Part(NamedTuple):
@@ -26,8 +29,12 @@ class _Part(NamedTuple):
 def with_own_experts(checkpoint: Checkpoint, rules: Iterable[WeightRule]) -> Checkpoint:
     """The checkpoint, with the matrices that rules call by the names of single experts where it has all experts' in one tensor.
 
-    Those are `experts.gate_up_proj` [X, 2F, E], gates before what they gate, and `experts.down_proj` [X, E, F].
+    Those are `experts.gate_up_proj` [X, 2F, E], gates before what they gate, or `experts.up_proj` [X, F, E] without gates, and
+    `experts.down_proj` [X, E, F]: transformers 5 saves all families so. The other tensors may have other names as well; see
+    `renamed.under_expected_names`.
     """
+    rules = list(rules)
+    checkpoint = under_expected_names(checkpoint, rules)
     missing = (source.name for rule in rules for source in rule.sources if source.name not in checkpoint.shapes)
     parts = {name: part for name in missing if (part := _part_of(checkpoint, name)) is not None}
     return StackedExperts(checkpoint, parts) if parts else checkpoint
@@ -37,13 +44,15 @@ def _part_of(checkpoint: Checkpoint, name: str) -> _Part | None:
     found = _OWN.fullmatch(name)
     if found is None:
         return None
-    block, number, kind = found[1], int(found[2]), found[3]
-    tensor = f"{block}.{'down' if kind == 'down' else 'gate_up'}_proj"
+    number, kind = int(found[2]), _KINDS[found[3]]
+    tensors = [f"{block}.{stacked}_proj" for block in (found[1], *other_names(found[1])) for stacked in _STACKED[kind]]
+    tensor = next((one for one in tensors if one in checkpoint.shapes), "")
     shape = checkpoint.shapes.get(tensor, ())
     if len(shape) != 3 or number >= shape[0]:
         return None
-    rows = shape[1] if kind == "down" else shape[1] // 2
-    return _Part(tensor, number, rows if kind == "up" else 0, (rows, shape[2]))
+    rows = shape[1] // 2 if tensor.endswith("gate_up_proj") else shape[1]
+    first = rows if kind == "up" and tensor.endswith("gate_up_proj") else 0
+    return _Part(tensor, number, first, (rows, shape[2]))
 
 
 class StackedExperts:

@@ -31,10 +31,11 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
             raise fields.unsupported(name, "supported is false")
     every, limit = fields.integer("global_attn_every_n_layers", 3), fields.integer("max_position_embeddings", _LONGEST)
     sliding = sliding_layers(fields, lambda layer: layer % every != 0)
-    ropes = ropes_by_kind(fields, limit, (_LOCAL_THETA, _GLOBAL_THETA))
+    thetas = fields.number("local_rope_theta", _LOCAL_THETA), fields.number("global_rope_theta", _GLOBAL_THETA)
+    ropes = ropes_by_kind(fields, limit, thetas)
     if ropes is None:
-        thetas = (fields.number("local_rope_theta", _LOCAL_THETA), fields.number("global_rope_theta", _GLOBAL_THETA))
-        ropes = rope_from_hf({"rope_theta": thetas[0]}, limit), rope_from_hf({"rope_theta": thetas[1]}, limit)
+        scaled = {"rope_scaling": hf.get("rope_scaling")}  # of both, as in transformers
+        ropes = rope_from_hf({"rope_theta": thetas[0], **scaled}, limit), rope_from_hf({"rope_theta": thetas[1], **scaled}, limit)
     local, whole_rope = ropes
     encoder = EncoderConfig(
         positions=0, first_position=0, token_types=0, norms_first=True, norm_bias=False, head="gelu", head_bias=False

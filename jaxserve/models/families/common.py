@@ -10,7 +10,7 @@ from jaxserve.models.config import DecoderConfig, Experts
 from jaxserve.models.fields import HfFields
 from jaxserve.models.positions import RopeConfig
 from jaxserve.models.quantization import quantization_from_hf
-from jaxserve.models.rope_config import rope_from_hf
+from jaxserve.models.rope_config import longest_context, rope_from_hf
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -70,6 +70,7 @@ def common_config(
     require_experts(choices.get("experts"))
     limit = fields.integer("max_position_embeddings", max_position_embeddings)
     layers = fields.integer("num_hidden_layers")
+    ropes = (rope_from_hf(hf, limit),) * layers if ropes is None else ropes
     return DecoderConfig(
         architecture=hf["architectures"][0],
         vocab_size=fields.integer("vocab_size"),
@@ -80,13 +81,13 @@ def common_config(
         head_dim=width,
         ffn_size=fields.integer("intermediate_size"),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
-        ropes=(rope_from_hf(hf, limit),) * layers if ropes is None else ropes,
+        ropes=ropes,
         tie_embeddings=fields.flag("tie_word_embeddings", tie_embeddings),
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         mlp_bias=mlp_bias,
         windows=windows,
-        max_position_embeddings=limit,
+        max_position_embeddings=longest_context(limit, ropes),
         dtype=dtype,
         eos_token_ids=fields.token_ids("eos_token_id"),
         **{"qk_norm": None, "activation": "silu", **choices},
@@ -124,6 +125,11 @@ def uniform_windows(fields: HfFields, window: int | None) -> tuple[int | None, .
     return (window,) * fields.integer("num_hidden_layers")
 
 
+def uses_window(fields: HfFields) -> bool:
+    """Whether `use_sliding_window` has an effect: beside a `sliding_window` that is null it has none."""
+    return fields.flag("use_sliding_window", False) and fields.hf.get("sliding_window", 0) is not None
+
+
 def layered_windows(fields: HfFields) -> tuple[int | None, ...]:
     """Windows of the Qwen families: only with `use_sliding_window`, and only in the layers that `layer_types` or
     `max_window_layers` names.
@@ -132,7 +138,7 @@ def layered_windows(fields: HfFields) -> tuple[int | None, ...]:
         UnsupportedModelError: a layer type other than full or sliding attention.
         CheckpointError: a list of another length, or a sliding layer without a window.
     """
-    slides = fields.flag("use_sliding_window", False)
+    slides = uses_window(fields)
     first = fields.count("max_window_layers", 28)
     sliding = sliding_layers(fields, lambda layer: slides and layer >= first)
     if not any(sliding):

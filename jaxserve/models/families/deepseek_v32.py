@@ -15,6 +15,7 @@ from jaxserve.models.latent import Indexer
 ARCHITECTURE = "DeepseekV32ForCausalLM"
 MODEL_TYPE = "deepseek_v32"
 ATTENTION = "indexed_attention"
+_OLD_ATTENTION = "deepseek_sparse_attention"  # of transformers before 5.18
 
 _DEFAULTS: Mapping[str, Any] = MappingProxyType({**deepseek_v3.DEFAULTS, "max_position_embeddings": 163840})
 
@@ -47,7 +48,7 @@ def indexer_of(fields: HfFields, heads: int, layers: tuple[bool, ...], *, interl
     Raises UnsupportedModelError, CheckpointError: a layer has other attention, or keys have less numbers than are rotated.
     """
     kinds = fields.strings("layer_types")
-    if kinds is not None and kinds != (ATTENTION,) * len(layers):
+    if kinds is not None and kinds not in ((ATTENTION,) * len(layers), (_OLD_ATTENTION,) * len(layers)):
         raise fields.unsupported("layer_types", f"every layer has {ATTENTION!r}")
     dim, rotated = fields.integer("index_head_dim", 128), fields.integer("qk_rope_head_dim")
     if dim < rotated:

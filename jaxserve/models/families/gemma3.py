@@ -9,7 +9,7 @@ from typing import Any
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import sliding_layers, windows_of
 from jaxserve.models.families.gemma import gemma_config
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope_config import rope_from_hf, ropes_by_kind
 from jaxserve.models.rules import WeightRule, decoder_rules
@@ -48,11 +48,11 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 def _ropes(hf: Mapping[str, Any], limit: int) -> tuple[RopeConfig, RopeConfig]:
     """The rotary embeddings of layers with and without a window, in the layouts of transformers 5 and 4."""
     fields = HfFields(hf)
-    ropes = ropes_by_kind(fields, limit, (_LOCAL_THETA, _GLOBAL_THETA))
+    thetas = fields.number("rope_local_base_freq", _LOCAL_THETA), fields.number("rope_theta", _GLOBAL_THETA)
+    ropes = ropes_by_kind(fields, limit, thetas)
     if ropes is not None:
         return ropes
-    local = {"rope_theta": fields.number("rope_local_base_freq", _LOCAL_THETA)}
-    return rope_from_hf(local, limit), rope_from_hf({"rope_theta": _GLOBAL_THETA, **hf}, limit)
+    return rope_from_hf({"rope_theta": thetas[0]}, limit), rope_from_hf(with_defaults(hf, rope_theta=_GLOBAL_THETA), limit)
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:

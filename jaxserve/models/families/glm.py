@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import common_config, uniform_windows
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import Path, WeightRule, decoder_rules, mlp_rules
 
@@ -29,7 +29,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 def glm_config(hf: Mapping[str, Any], **family: Any) -> DecoderConfig:
     """A DecoderConfig of a dense GLM; `family` is what `common_config` is told besides. Raises as that does."""
-    hf = {**_DEFAULTS, **hf}
+    hf = with_defaults(hf, **_DEFAULTS)
     fields = HfFields(hf)
     head_dim = fields.integer("head_dim", 128)
     rope = rope_from_hf(hf, fields.integer("max_position_embeddings", _LONGEST), partly=head_dim)

@@ -10,7 +10,7 @@ from jaxserve.models.config import DecoderConfig, Experts
 from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config, uniform_windows
 from jaxserve.models.families.deepseek_v3 import routing_of
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
 
@@ -38,7 +38,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
     Raises UnsupportedModelError, CheckpointError: as `common_config`.
     """
-    hf = {**_DEFAULTS, **hf}
+    hf = with_defaults(hf, **_DEFAULTS)
     fields = HfFields(hf)
     layers = fields.integer("num_hidden_layers")
     width = fields.integer("head_dim", max(fields.integer("hidden_size") // fields.integer("num_attention_heads"), 1))

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxserve.models.config import DecoderConfig, Experts, Routing
 from jaxserve.models.families.common import common_config, sliding_layers, windows_of
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import Packing, Path, Source, WeightRule, decoder_rules, whole
 
@@ -51,7 +51,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     }
     return common_config(
         # The published files do not say their dtype; MXFP4 is exact in bfloat16, and their other tensors have it.
-        {"rms_norm_eps": 1e-5, **hf, "dtype": hf.get("dtype") or hf.get("torch_dtype") or "bfloat16"},
+        {**with_defaults(hf, rms_norm_eps=1e-5), "dtype": hf.get("dtype") or hf.get("torch_dtype") or "bfloat16"},
         model_type=MODEL_TYPE,
         qkv_bias=bias,
         output_bias=bias,

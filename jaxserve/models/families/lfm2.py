@@ -9,7 +9,7 @@ from typing import Any
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import common_config, recurrent_layers
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.recurrent import ShortConv
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules, renamed
@@ -57,7 +57,7 @@ def lfm2_config(hf: Mapping[str, Any], *, reads: frozenset[str] = frozenset(), *
         UnsupportedModelError: a layer type or biases that jaxserve does not implement.
         CheckpointError: no layer with attention, a convolution of one tap, or what `common_config` refuses.
     """
-    hf = {"rope_theta": 1000000.0, "num_key_value_heads": 8, **hf}
+    hf = with_defaults(hf, rope_theta=1000000.0, num_key_value_heads=8)
     fields = HfFields(hf)
     if fields.flag("conv_bias", False):
         raise fields.unsupported("conv_bias", "convolutions and their projections add no bias")
@@ -70,12 +70,18 @@ def lfm2_config(hf: Mapping[str, Any], *, reads: frozenset[str] = frozenset(), *
         kinds = tuple(_ATTENDING if layer in attending else _RECURRENT for layer in range(layers))
     convolving = recurrent_layers(fields, kinds, recurrent=(_RECURRENT,), attending=(_ATTENDING,))
     rope = rope_from_hf(hf, fields.integer("max_position_embeddings", _LONGEST))
+    tied = hf.get("tie_word_embeddings") if hf.get("tie_embedding") is None else hf["tie_embedding"]
     return common_config(
-        {**hf, "rms_norm_eps": fields.number("norm_eps", 1e-5)},
+        # The family's own name of the flag wins where a file has both, as in transformers.
+        {
+            **hf,
+            "rms_norm_eps": fields.number("norm_eps", 1e-5),
+            "tie_word_embeddings": tied,
+        },
         qkv_bias=False,
         output_bias=False,
         qk_norm="head",
-        tie_embeddings=fields.flag("tie_embedding", True),
+        tie_embeddings=True,
         windows=(None,) * layers,
         max_position_embeddings=_LONGEST,
         reads=reads,

@@ -13,7 +13,7 @@ from typing import Any
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig, Experts, Routing
 from jaxserve.models.families.common import common_config, layer_ropes
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.positions import QueryScale
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import Packing, Path, Source, WeightRule, decoder_rules, mlp_rules
@@ -35,13 +35,13 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     """
     fields = HfFields(hf)
     bias, experts = fields.flag("attention_bias", False), _experts(fields)
-    rope = rope_from_hf({"rope_theta": 500000.0, **hf}, fields.integer("max_position_embeddings", _LONGEST))
+    rope = rope_from_hf(with_defaults(hf, rope_theta=500000.0), fields.integer("max_position_embeddings", _LONGEST))
     if rope.attention_factor != 1.0:
         raise fields.unsupported("rope_scaling", "a rotation of this architecture does not change lengths")
     ropes = layer_ropes(fields, replace(rope, interleaved=True))
     windows = _windows(fields, tuple(each is not None for each in ropes))
     return common_config(
-        {"rms_norm_eps": 1e-5, **hf, "intermediate_size": fields.integer("intermediate_size_mlp", 16384)},
+        {**with_defaults(hf, rms_norm_eps=1e-5), "intermediate_size": fields.integer("intermediate_size_mlp", 16384)},
         model_type=MODEL_TYPE,
         qkv_bias=bias,
         output_bias=bias,

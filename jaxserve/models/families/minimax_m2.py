@@ -9,7 +9,7 @@ from typing import Any
 from jaxserve.models.config import DecoderConfig, Experts, Routing
 from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config, uniform_windows
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
 
@@ -35,7 +35,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
     Raises UnsupportedModelError, CheckpointError: as `common_config`.
     """
-    hf = {"rope_theta": 5e6, "num_key_value_heads": 8, **hf}
+    hf = with_defaults(hf, rope_theta=5e6, num_key_value_heads=8)
     fields = HfFields(hf)
     for name, value in _FIXED.items():
         if fields.has(name) and hf[name] != value:

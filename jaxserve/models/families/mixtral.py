@@ -8,7 +8,7 @@ from typing import Any
 from jaxserve.models.config import DecoderConfig, Experts, Routing
 from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config, uniform_windows
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.rules import WeightRule, decoder_rules
 
 ARCHITECTURE = "MixtralForCausalLM"
@@ -27,7 +27,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         routing=Routing(),
     )
     return common_config(
-        {"rms_norm_eps": 1e-5, **hf},
+        with_defaults(hf, rms_norm_eps=1e-5, rope_theta=1e6),
         model_type=MODEL_TYPE,
         qkv_bias=False,
         output_bias=False,

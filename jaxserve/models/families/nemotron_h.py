@@ -20,7 +20,7 @@ from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config
 from jaxserve.models.families.deepseek_v3 import routing_of
 from jaxserve.models.families.granite4 import step_bounds
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.mamba_rules import mamba_rules
 from jaxserve.models.recurrent import Mamba2
 from jaxserve.models.rules import WeightRule, decoder_rules
@@ -133,7 +133,7 @@ def _experts(fields: HfFields, layers: tuple[bool, ...]) -> Experts | None:
         active=fields.integer("num_experts_per_tok", 2),
         ffn_size=fields.integer("moe_intermediate_size", 7688),
         layers=layers,
-        routing=routing_of(HfFields({"routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, **fields.hf})),
+        routing=routing_of(HfFields(with_defaults(fields.hf, routed_scaling_factor=1.0, n_group=1, topk_group=1))),
         shared_ffn_size=fields.integer("moe_shared_expert_intermediate_size", 7688),
         latent_size=fields.integer("moe_latent_size") if fields.has("moe_latent_size") else 0,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import common_config, uniform_windows
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.rules import WeightRule, decoder_rules
 
 ARCHITECTURE = "Olmo2ForCausalLM"
@@ -19,7 +19,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
     return common_config(
-        {"rms_norm_eps": 1e-5, **hf},
+        with_defaults(hf, rms_norm_eps=1e-5),
         model_type=MODEL_TYPE,
         qkv_bias=bias,
         output_bias=bias,

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import common_config, sliding_layers, windows_of
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope_config import rope_from_hf, ropes_by_kind
 from jaxserve.models.rules import WeightRule, decoder_rules
@@ -26,7 +26,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     sliding = sliding_layers(fields, lambda layer: (layer + 1) % 4 != 0)
     local, whole = _ropes(fields)
     return common_config(
-        {"rms_norm_eps": 1e-5, **hf},
+        with_defaults(hf, rms_norm_eps=1e-5),
         model_type=MODEL_TYPE,
         qkv_bias=bias,
         output_bias=bias,
@@ -40,11 +40,11 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 def _ropes(fields: HfFields) -> tuple[RopeConfig, RopeConfig]:
     limit = fields.integer("max_position_embeddings", _LONGEST)
-    ropes = ropes_by_kind(fields, limit, (_THETA, _THETA))
+    theta = fields.number("rope_theta", _THETA)
+    ropes = ropes_by_kind(fields, limit, (theta, theta))
     if ropes is not None:
         return ropes
-    flat = {"rope_theta": _THETA, **fields.hf}
-    return rope_from_hf({"rope_theta": flat["rope_theta"]}, limit), rope_from_hf(flat, limit)
+    return rope_from_hf({"rope_theta": theta}, limit), rope_from_hf(with_defaults(fields.hf, rope_theta=_THETA), limit)
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:

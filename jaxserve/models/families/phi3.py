@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import common_config, uniform_windows
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.positions import RopeConfig
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
@@ -23,7 +23,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     fields = HfFields(hf)
     window = fields.integer("sliding_window") if fields.has("sliding_window") else None
     return common_config(
-        {"rms_norm_eps": 1e-5, **hf},
+        with_defaults(hf, rms_norm_eps=1e-5),
         model_type=MODEL_TYPE,
         qkv_bias=False,
         output_bias=False,

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxserve.models.config import DecoderConfig, Experts, Routing
 from jaxserve.models.expert_rules import ExpertNames
-from jaxserve.models.families.common import common_config, sliding_layers, windows_of
+from jaxserve.models.families.common import common_config, sliding_layers, uses_window, windows_of
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule, decoder_rules
 
@@ -61,7 +61,7 @@ def sparse_experts(fields: HfFields, *, count: int, active: int, ffn_size: int, 
 
 def _windows(fields: HfFields) -> tuple[int | None, ...]:
     """With `use_sliding_window`, of the layers that `layer_types` names; if none, every second one before `max_window_layers`."""
-    slides, first = fields.flag("use_sliding_window", False), fields.count("max_window_layers", 28)
+    slides, first = uses_window(fields), fields.count("max_window_layers", 28)
     sliding = sliding_layers(fields, lambda layer: slides and layer % 2 == 0 and layer < first)
     return windows_of(sliding, fields.integer("sliding_window", 4096)) if any(sliding) else (None,) * len(sliding)
 

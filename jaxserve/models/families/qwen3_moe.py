@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.expert_rules import ExpertNames
-from jaxserve.models.families.common import common_config
+from jaxserve.models.families.common import common_config, uses_window
 from jaxserve.models.families.qwen2_moe import sparse_experts
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule, decoder_rules
@@ -27,7 +27,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     """
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
-    slides = fields.flag("use_sliding_window", False)
+    slides = uses_window(fields)
     windows = (fields.integer("sliding_window", 4096) if slides else None,) * fields.integer("num_hidden_layers")
     count = fields.count("num_local_experts", fields.count("num_experts", 128))
     return common_config(

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families.common import common_config, layer_ropes, sliding_layers, windows_of
-from jaxserve.models.fields import HfFields
+from jaxserve.models.fields import HfFields, with_defaults
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import WeightRule, decoder_rules
 
@@ -21,7 +21,7 @@ _THETA = 2e6
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
-    rope = rope_from_hf({"rope_theta": _THETA, **hf}, fields.integer("max_position_embeddings", _LONGEST))
+    rope = rope_from_hf(with_defaults(hf, rope_theta=_THETA), fields.integer("max_position_embeddings", _LONGEST))
     ropes = layer_ropes(fields, rope)
     slides = fields.flag("use_sliding_window", False) and fields.has("sliding_window")
     sliding = sliding_layers(fields, lambda layer: slides and ropes[layer] is None)

@@ -83,7 +83,7 @@ class LiveModel:
     def __init__(self, config: DecoderConfig, mesh: Mesh, dtype: str, packer: Packer, stored: Schemes = ()) -> None:
         self._packer = packer
         self._stored = stored
-        self._config = config
+        self.config = config
         self._dtype = dtype
         self._jobs = list_jobs(config, mesh, dtype)
         self._converter = Converter(mesh, packer)
@@ -107,7 +107,7 @@ class LiveModel:
         arrays = named_arrays(params)
         fitting = self.fit(arrays, mapping, partial=partial)
         sums = look_at({name: arrays[name] for name in fitting.names}, self._dtype)
-        return LiveWeights(fingerprint_of(self._config, sums), fitting.jobs, self._maker(arrays, fitting.views))
+        return LiveWeights(fingerprint_of(self.config, sums), fitting.jobs, self._maker(arrays, fitting.views))
 
     def fit(self, arrays: Arrays, mapping: ParamMapping = "auto", *, partial: bool = False) -> Fitting:
         """What a tree is to the decoder, by names, shapes and dtypes alone: of the arrays nothing else need be there.
@@ -115,7 +115,7 @@ class LiveModel:
         Raises as `check` does.
         """
         rules = [job.rule for job in self._jobs]
-        views = views_of(self._config, rules, arrays, mapping)
+        views = views_of(self.config, rules, arrays, mapping)
         wanted = {source.name for rule in rules for source in rule.sources}
         used = [views[name] for name in wanted]
         check_arrays(arrays, used, self._ignored(arrays), partial=partial)
@@ -137,10 +137,10 @@ class LiveModel:
     @engine_settings()
     def check_directory(self, directory: Path, load_format: StoredFormat = "auto") -> DiskWeights:
         """A checkpoint as weights of the decoder; see there."""
-        return DiskWeights(directory, self._config, self._jobs, self._dtype, load_format, self._packer, self._stored)
+        return DiskWeights(directory, self.config, self._jobs, self._dtype, load_format, self._packer, self._stored)
 
     def _ignored(self, arrays: Arrays) -> set[str]:
         """What a tree may have beyond the decoder's tensors."""
-        config = self._config
+        config = self.config
         frequencies = {name for name in arrays if name.endswith("rotary_emb.inv_freq")}
         return frequencies | ({"lm_head.weight", "lm_head.w"} if config.tie_embeddings else set())

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 LISTED = 6
 """How many names are listed before they are only counted."""
-_SUFFIXES = (".k_scale", ".v_scale", ".q_scale")
+_SUFFIXES = (".k_scale", ".v_scale", ".q_scale", ".kv_scale")
 
 
 def warn_of_cache_scales(checkpoint: Checkpoint, unread: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ Found = dict[str, QuantizedTensor]
 Block = tuple[int | None, int | None]
 FP8 = "float8_e4m3fn"
 _ROUNDING = ("input_scale", "input_zero_point", "input_global_scale", "output_scale", "activation_scale")
-_CACHES = tuple(f"{of}_{what}" for of in "qkv" for what in ("scale", "zero_point", "global_scale"))
+_CACHES = (*(f"{of}_{what}" for of in "qkv" for what in ("scale", "zero_point", "global_scale")), "kv_scale")
 _GROUP = 16  # inputs that share a factor in NVFP4
 _POWERS_GROUP = 32  # and a power of two in MXFP4 and MXFP8
 

@@ -66,7 +66,7 @@ def test_update_between_calls(first, oracle):
 
 def test_the_given_arrays_stay_the_trainers(first, oracle):
     given = on_devices(weights("qwen3", 2))
-    first.update_weights(given, "two")
+    first.update_weights(given, "two", force=True)
     for array in given.values():
         array.delete()
     assert tokens(first) == oracle[2]
@@ -77,7 +77,7 @@ def mid_generation(llm: LLM, mode: PauseMode, lengths: list[int]) -> list[Reques
 
     def update(output: RequestOutput) -> None:
         if output.request_id == "0":
-            llm.update_weights(on_devices(weights("qwen3", 2)), "two", mode=mode)
+            llm.update_weights(on_devices(weights("qwen3", 2)), "two", mode=mode, force=True)
 
     params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
     return llm.generate([PROMPTS[index % 2] for index in range(len(lengths))], params, on_output=update)
@@ -123,7 +123,8 @@ def test_another_thread_updates_between_two_turns(first, oracle):
 
         def update(output: RequestOutput) -> None:
             if output.request_id == "0":
-                updates.append(pool.submit(first.update_weights, on_devices(weights("qwen3", 2)), "two", mode="wait"))
+                tree = on_devices(weights("qwen3", 2))
+                updates.append(pool.submit(first.update_weights, tree, "two", mode="wait", force=True))
 
         short = SamplingParams(temperature=0.0, max_tokens=2)
         first.generate(PROMPTS, [short, GREEDY], on_output=update)
@@ -185,13 +186,16 @@ def test_a_table_of_views(first, oracle):
 
 def test_versions_go_forward(first):
     tree = on_devices(weights("qwen3", 1))
-    first.update_weights(tree, 5, force=True)
-    for version in (5, 4):
-        with pytest.raises(InvalidRequestError, match=f"version {version} is not newer than 5"):
+    first.update_weights(tree, 1005)
+    for version in (1005, 1004):
+        with pytest.raises(InvalidRequestError, match=f"version {version} is not newer than 1005"):
             first.update_weights(tree, version)
     with pytest.raises(InvalidRequestError, match="integer or a name"):
         first.update_weights(tree, True)
     assert first.update_weights(tree, 3, force=True) == 3
+    assert [first.update_weights(tree, "a"), first.update_weights(tree), first.update_weights(tree, "b")] == ["a", 1006, "b"]
+    with pytest.raises(InvalidRequestError, match="version 'a' was served already"):
+        first.update_weights(tree, "a")
 
 
 def test_a_part_of_the_model(first, oracle):
@@ -218,12 +222,12 @@ def test_an_update_that_dies_half_way_serves_nothing(first, oracle, monkeypatch)
 
     monkeypatch.setattr(Converter, "make", dies)
     with pytest.raises(MemoryError):
-        first.update_weights(on_devices(weights("qwen3", 2)), "two")
+        first.update_weights(on_devices(weights("qwen3", 2)), "two", force=True)
     refused = first.generate(PROMPTS, GREEDY)
     assert all("failed after 3 of" in str(output.error) for output in refused)
     with pytest.raises(InvalidRequestError, match="a part of the weights cannot be updated"):
         first.update_weights(on_devices({"lm_head.weight": weights("qwen3", 2)["lm_head.weight"]}), partial=True)
-    first.update_weights(on_devices(weights("qwen3", 2)), "three")
+    first.update_weights(on_devices(weights("qwen3", 2)), "three", force=True)
     assert tokens(first) == oracle[2]
 
 
@@ -231,7 +235,7 @@ def test_an_update_that_dies_at_once_serves_the_old_weights(first, oracle, monke
     with monkeypatch.context() as patched:
         patched.setattr(Converter, "make", lambda *given: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            first.update_weights(on_devices(weights("qwen3", 2)), "two")
+            first.update_weights(on_devices(weights("qwen3", 2)), "two", force=True)
     assert tokens(first) == oracle[1]
 
 
@@ -239,7 +243,7 @@ def test_many_updates_leave_nothing_behind_and_compile_nothing(first, oracle):
     trees = {seed: on_devices(weights("qwen3", seed)) for seed in (1, 2)}
     short = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)
     live = []
-    for number in range(6):  # two hundred beside streams: benchmarks/weight_soak.py
+    for number in range(16):  # two hundred beside streams: benchmarks/weight_soak.py
         seed = 1 + number % 2
         guard = CompileGuard(strict=number > 1)
         with guard.watch(f"update {number}"):

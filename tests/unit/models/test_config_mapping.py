@@ -107,6 +107,7 @@ def test_gemma4_unified_has_no_inputs_of_layers_and_no_experts():
             decoder_config(hf("Gemma4UnifiedForCausalLM", **{name: value}))
 
 
+@pytest.mark.format("config", "layouts of transformers 4 and 5", "read")
 def test_both_layouts_of_transformers_mean_the_same():
     scaling = {"rope_type": "linear", "factor": 2.0}
     four = hf(rope_theta=5e5, rope_scaling=scaling, torch_dtype="bfloat16")
@@ -141,6 +142,7 @@ def test_windows_of_qwen():
         decoder_config(hf("Qwen3ForCausalLM", **sliding, layer_types=kinds[:2]))
 
 
+@pytest.mark.format("config", "fields that ask for what no family here computes", "refused")
 @pytest.mark.parametrize(
     ("given", "names"),
     [
@@ -171,6 +173,7 @@ def test_what_is_not_implemented_is_refused_by_name(given, names):
         decoder_config(hf(**given))
 
 
+@pytest.mark.format("config", "fields of impossible values", "refused")
 @pytest.mark.parametrize(
     ("given", "names"),
     [
@@ -349,3 +352,90 @@ def test_minimax_m2_as_it_is_published():
     for changed in wrong:
         with pytest.raises(UnsupportedModelError, match=next(iter(changed))):
             decoder_config(hf("MiniMaxM2ForCausalLM", **{**published, **changed}))
+
+
+def rope_of(architecture: str, **changes: Any) -> Any:
+    return present(decoder_config(hf(architecture, **changes)).ropes[0])
+
+
+@pytest.mark.format("config", "`rope_theta` that is missing or null: the family's own", "read")
+@pytest.mark.parametrize(
+    ("architecture", "theta"),
+    [
+        ("LlamaForCausalLM", 1e4),
+        ("MixtralForCausalLM", 1e6),
+        ("SmolLM3ForCausalLM", 2e6),
+        ("MiniMaxM2ForCausalLM", 5e6),
+        ("Lfm2ForCausalLM", 1e6),
+    ],
+)
+def test_a_rope_theta_that_is_missing_or_null_is_the_familys(architecture, theta):
+    more = {"layer_types": ["full_attention"] * 3} if architecture.startswith("Lfm2") else {}
+    for given in ("absent", None):
+        assert rope_of(architecture, rope_theta=given, **more).theta == theta
+    assert rope_of(architecture, rope_theta=77.0, **more).theta == 77.0
+
+
+@pytest.mark.format("config", "Ministral 3 without `rope_parameters`: YaRN, as transformers has it", "read")
+def test_ministral3_without_rope_parameters_has_its_own_yarn():
+    rope = rope_of("Ministral3ForCausalLM", rope_theta=5.0)
+    assert (rope.kind, rope.theta, rope.factor, rope.original_max_position_embeddings) == ("yarn", 1e6, 16.0, 16384)
+    assert rope.attention_factor == 1.0
+    assert decoder_config(hf("Ministral3ForCausalLM")).query_scale == QueryScale(beta=0.1, period=16384)
+    plain = decoder_config(hf("Ministral3ForCausalLM", rope_parameters={}))
+    assert (present(plain.ropes[0]).kind, plain.query_scale) == ("default", None)
+
+
+def test_defaults_where_routing_fields_are_null():
+    glm = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_hidden_layers": 3}
+    routing = present_experts(decoder_config(hf("Glm4MoeForCausalLM", n_group=None, topk_group=None, **glm))).routing
+    assert (routing.groups, routing.active_groups) == (1, 1)
+
+
+def present_experts(config: Any) -> Any:
+    assert config.experts is not None
+    return config.experts
+
+
+@pytest.mark.format("config", "`sliding_window: null`", "read")
+@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"])
+def test_a_window_that_is_null_is_none(architecture):
+    changes = {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}
+    assert decoder_config(hf(architecture, **changes)).windows == (None,) * 3
+
+
+@pytest.mark.format("config", "`rope_scaling` of YaRN and linear: a longer context", "read")
+@pytest.mark.parametrize(
+    ("scaling", "longest"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}, 2048),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),  # the longer one already
+        ({"rope_type": "linear", "factor": 8.0}, 4096),
+        ({"rope_type": "dynamic", "factor": 8.0}, 512),  # whose frequencies would depend on the sequence
+        ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}, 512),
+    ],
+)
+def test_scaled_positions_make_the_context_longer(scaling, longest):
+    assert decoder_config(hf("Qwen3ForCausalLM", rope_scaling=scaling)).max_position_embeddings == longest
+
+
+@pytest.mark.format("config", "`attn_factor` of YaRN", "read")
+def test_an_attn_factor_is_multiplied_by():
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "attn_factor": 0.8782488562869419}
+    assert rope_of("Qwen3ForCausalLM", rope_scaling=scaling).attention_factor == pytest.approx(1.0)
+
+
+@pytest.mark.format("config", "`rope_parameters` of kinds of layers, with `rope_theta` beside them", "read")
+def test_tables_of_kinds_without_theta_have_that_beside_them():
+    tables = {kind: {"rope_type": "default"} for kind in ("sliding_attention", "full_attention")}
+    config = decoder_config(hf("Gemma3ForCausalLM", rope_parameters=tables, rope_theta=3.0, rope_local_base_freq=5.0))
+    assert [present(rope).theta for rope in config.ropes] == [5.0] * 3
+    olmo = decoder_config(hf("Olmo3ForCausalLM", rope_parameters=tables, rope_theta=3.0))
+    assert {present(rope).theta for rope in olmo.ropes} == {3.0}
+
+
+def test_lfm2s_own_flag_of_a_tied_head_wins():
+    lfm2: dict[str, Any] = {"architecture": "Lfm2ForCausalLM", "layer_types": ["full_attention"] * 3}
+    assert not decoder_config(hf(**lfm2, tie_embedding=False, tie_word_embeddings=True)).tie_embeddings
+    assert not decoder_config(hf(**lfm2, tie_word_embeddings=False)).tie_embeddings
+    assert decoder_config(hf(**lfm2)).tie_embeddings

@@ -24,6 +24,7 @@ def scales(**changed: float) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.format("quantized", "`k_scale`, `v_scale`, `kv_scale` of FP8 caches: read past, with a line in the log", "read")
 def test_sound_scales_are_read_past(tmp_path, caplog):
     plain, _ = write_fp8(tmp_path / "plain")
     directory, _ = write_fp8(tmp_path / "scales", **scales())

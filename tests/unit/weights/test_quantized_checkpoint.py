@@ -56,6 +56,7 @@ def gpt_oss(tmp_path):
     return directory
 
 
+@pytest.mark.format("quantized", "MXFP4 of gpt-oss", "read")
 @pytest.mark.parametrize(("dtype", "tensor"), [("float32", 1), ("bfloat16", 2)])
 def test_gpt_oss_is_the_same_in_mxfp4_and_in_bfloat16(gpt_oss, tmp_path, dtype, tensor):
     stored = load_file(gpt_oss / "model.safetensors")
@@ -104,6 +105,7 @@ def write_fp8(directory: Path, **changes: np.ndarray | None) -> tuple[Path, dict
     return directory, meant
 
 
+@pytest.mark.format("quantized", "FP8 in blocks (DeepSeek's)", "read")
 @pytest.mark.parametrize(("dtype", "tensor"), [("float32", 1), ("bfloat16", 2), ("float32", 4)])
 def test_fp8_is_its_numbers_times_their_factors_which_another_file_may_have(tmp_path, dtype, tensor):
     directory, meant = write_fp8(tmp_path / "fp8")
@@ -232,6 +234,7 @@ def test_what_is_wrong_with_an_mxfp4_checkpoint_is_named(gpt_oss):
             params_of(gpt_oss, "float32", 1)
 
 
+@pytest.mark.format("quantized", "quantized tensors whose config.json does not say so", "refused")
 def test_a_quantized_checkpoint_whose_config_does_not_say_so_is_refused(gpt_oss):
     config = json.loads((gpt_oss / "config.json").read_text())
     (gpt_oss / "config.json").write_text(json.dumps(config | {"quantization_config": None}))

@@ -50,6 +50,7 @@ def assert_any_block(data: st.DataObject, tensors: Dequantized, name: str, meant
         np.testing.assert_allclose(tensors.read(name, block), meant[tuple(slice(*pair) for pair in block)], rtol=rtol)
 
 
+@pytest.mark.format("quantized", "compressed-tensors: integers of 4 and 8 bits, FP8", "read")
 @pytest.mark.parametrize("folder", sorted(LIBRARY.iterdir()), ids=lambda folder: folder.name)
 def test_compressed_tensors_is_what_its_library_reads(folder):
     expected = load_file(folder / "expected.safetensors")
@@ -85,6 +86,7 @@ def meant_by(groups, numbers, zeros, scales):
     return ((numbers - zeros[:, groups]) * scales[:, groups].astype(np.float64)).astype(np.float32)
 
 
+@pytest.mark.format("quantized", "AWQ", "read")
 @settings(max_examples=25)
 @given(st.integers(1, 4), st.integers(1, 3), st.sampled_from([4, 12]), st.data())
 def test_awq_is_number_less_zero_point_times_scale(words, count, group, data):
@@ -96,6 +98,7 @@ def test_awq_is_number_less_zero_point_times_scale(words, count, group, data):
     assert_any_block(data, tensors, "up.weight", meant_by(np.arange(inputs) // group, **parts))
 
 
+@pytest.mark.format("quantized", "GPTQ, with and without `desc_act`", "read")
 @settings(max_examples=30)
 @given(st.sampled_from([2, 4, 8]), st.integers(1, 3), st.integers(1, 3), st.sampled_from([0, 1]), st.booleans(), st.data())
 def test_gptq_is_number_less_zero_point_times_scale(bits, words, count, offset, ordered, data):
@@ -110,6 +113,7 @@ def test_gptq_is_number_less_zero_point_times_scale(bits, words, count, offset, 
     assert_any_block(data, tensors, "up.weight", meant_by(groups, **parts))
 
 
+@pytest.mark.format("quantized", "FP8 with a scale for the tensor or for each output", "read")
 @pytest.mark.parametrize("shape", [(), (1,), (6, 1), (6,)])
 def test_fp8_with_a_factor_for_all_or_for_each_output(shape):
     rng = np.random.default_rng(0)
@@ -122,6 +126,7 @@ def test_fp8_with_a_factor_for_all_or_for_each_output(shape):
     np.testing.assert_array_equal(tensors.read("up.weight", ((1, 5), (2, 8))), (numbers.astype(np.float32) * each)[1:5, 2:])
 
 
+@pytest.mark.format("quantized", "ModelOpt: NVFP4 and FP8", "read")
 def test_nvfp4_of_modelopt_beside_fp8_and_what_is_not_quantized():
     rng = np.random.default_rng(0)
     octets = rng.integers(0, 256, (3, 16), np.uint8)
@@ -153,6 +158,7 @@ def part(name: str, change):
     return lambda parts: parts | {name: change(parts[name])}
 
 
+@pytest.mark.format("quantized", "parts whose shapes or dtypes do not fit together", "refused")
 @pytest.mark.parametrize(
     ("parts", "quantization", "change", "complaint"),
     [
