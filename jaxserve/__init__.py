@@ -16,6 +16,7 @@ from jaxserve.own_packages import install  # noqa: E402
 from jaxserve.versions import version_of  # noqa: E402
 
 if TYPE_CHECKING:
+    from jaxserve.adapters.request import LoRARequest
     from jaxserve.errors import JaxserveError
     from jaxserve.llm import LLM
     from jaxserve.outputs import CompletionOutput, RequestOutput
@@ -31,6 +32,7 @@ __all__ = [
     "LLM",
     "CompletionOutput",
     "JaxserveError",
+    "LoRARequest",
     "PoolingParams",
     "RequestOptions",
     "RequestOutput",
@@ -46,6 +48,7 @@ _HOMES = {
     "CompletionOutput": "jaxserve.outputs",
     "RequestOutput": "jaxserve.outputs",
     "JaxserveError": "jaxserve.errors",
+    "LoRARequest": "jaxserve.adapters.request",
     "PoolingParams": "jaxserve.pooling.params",
     "ResponseParams": "jaxserve.sampling.response",
     "SamplingParams": "jaxserve.sampling.params",

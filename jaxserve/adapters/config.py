@@ -39,6 +39,8 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "monteclora_config": (None,),
     }
 )
+# All others (pissa, olora, corda, loftq) change the base's weights, and what is saved is of that base unless PEFT converted it.
+_INITS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 class ModulePatterns:
@@ -121,6 +123,11 @@ class AdapterConfig:
         for name, harmless in _REFUSED.items():
             if given.get(name) not in harmless:
                 raise CheckpointError(f"{where}: {name}={given[name]!r} is not supported")
+        if (init := given.get("init_lora_weights")) not in _INITS:
+            raise CheckpointError(
+                f"{where}: init_lora_weights={init!r:.40} is not supported: it changes the base's weights. Save the adapter with "
+                "PEFT's path_initial_model_for_weight_conversion, or merge it into its base"
+            )
         rank, alpha = given.get("r"), given.get("lora_alpha")
         if rank is None or not _is_count(rank):
             raise CheckpointError(f"{where}: r must be a whole number above 0, got {rank!r:.40}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -23,11 +23,14 @@ from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.lora import LoraArrays, lora_arrays, lora_rules
 from jaxserve.models.rules import Packing, Source, WeightRule
-from jaxserve.weights.checkpoint import Block, Tensors, whole
+from jaxserve.models.text_part import PREFIXES, text_names
+from jaxserve.weights.checkpoint import Block, Checkpoint, Tensors, whole
+from jaxserve.weights.renamed import RenamedTensors
 from jaxserve.weights.safetensors import SafetensorsCheckpoint, listed
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+DECODER = "model."  # before the names of a decoder's modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,19 @@ def read_peft(directory: Path, form: AdapterFormat, max_rank: int) -> HostAdapte
     """
     config = AdapterConfig.read(directory)
     with SafetensorsCheckpoint(directory, WEIGHTS) as stored:
-        return pack(AdapterTensors(config, stored, f"adapter {directory}", "lora_path"), form, max_rank)
+        tensors = _of_decoder(AdapterTensors(config, stored, f"adapter {directory}", "lora_path"), stored)
+        return pack(tensors, form, max_rank)
+
+
+def _of_decoder(tensors: AdapterTensors, stored: Checkpoint) -> AdapterTensors:
+    """Under the names of a decoder, if it has those of a decoder within a model for images and sound; no other part is read."""
+    modules = {name.removeprefix(PREFIX): name for name in stored.shapes}
+    inner = text_names(modules)
+    if inner is None:
+        return tensors
+    names = {PREFIX + plain: modules[there] for plain, there in inner.items()}
+    begins = [begin for begin, plain in PREFIXES.items() if plain == DECODER and any(name.startswith(begin) for name in modules)]
+    return replace(tensors, stored=RenamedTensors(stored, names), begin=begins[0] if begins else DECODER)
 
 
 class Stored(Tensors, Protocol):
@@ -107,6 +122,7 @@ class AdapterTensors:
         stored: A and B of its modules, by PEFT's names.
         where, param: what errors call it, and what it was given as.
         shown: what errors call a tensor that has another name where it comes from.
+        begin: what its names of the decoder's modules have in the place of "model.", if it was made with a model for images.
     """
 
     config: AdapterConfig
@@ -114,6 +130,17 @@ class AdapterTensors:
     where: str
     param: str
     shown: Mapping[str, str] = field(default_factory=dict)
+    begin: str = DECODER
+
+    def rank_of(self, target: str) -> int:
+        return self.config.rank_of(self._called(target))
+
+    def scale_of(self, target: str) -> float:
+        return self.config.scale_of(self._called(target))
+
+    def _called(self, target: str) -> str:
+        """As patterns of ranks and scales know it."""
+        return self.begin + target.removeprefix(DECODER) if target.startswith(DECODER) else target
 
     def wrong(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {what}", param=self.param)
@@ -183,7 +210,7 @@ class _Pairs:
             self._parts[source] = part
 
     def _is_of(self, pair: StoredPair) -> bool:
-        shapes, rank = self._tensors.stored.shapes, self._tensors.config.rank_of(pair.target)
+        shapes, rank = self._tensors.stored.shapes, self._tensors.rank_of(pair.target)
         return pair.module in self.modules and tuple(shapes[name] for name in _names(pair)) == pair.shapes(rank)
 
     def _unfit(self, left: frozenset[str], form: AdapterFormat) -> CheckpointError:
@@ -199,7 +226,7 @@ class _Pairs:
     def _unlike(self, pairs: Sequence[StoredPair]) -> CheckpointError:
         """That A and B of a module have the shapes of none of these."""
         found = " and ".join(f"{self._shown(name)} {list(self._tensors.stored.shapes[name])}" for name in _names(pairs[0]))
-        rank_of = self._tensors.config.rank_of
+        rank_of = self._tensors.rank_of
         fitting = {pair.target: [list(shape) for shape in pair.shapes(rank_of(pair.target))] for pair in reversed(pairs)}
         may_be = " or ".join(f"{shapes} for {target}" for target, shapes in fitting.items())
         return self._tensors.wrong(f"{found} must be {may_be}, each once")
@@ -207,11 +234,11 @@ class _Pairs:
     def _matrices(self, pair: StoredPair) -> tuple[Block, Block]:
         a, b = pair.matrices(*(self._tensor(name, shape) for name, shape in self._shapes(pair).items()))
         self.largest_rank = max(self.largest_rank, a.shape[1])
-        return a, b * np.float32(self._tensors.config.scale_of(pair.target))
+        return a, b * np.float32(self._tensors.scale_of(pair.target))
 
     def _shapes(self, pair: StoredPair) -> dict[str, tuple[int, ...]]:
         """Of A and B by name, which are as they must be."""
-        rank, tensors = self._tensors.config.rank_of(pair.target), self._tensors
+        rank, tensors = self._tensors.rank_of(pair.target), self._tensors
         if rank > self._max_rank:
             raise tensors.wrong(f"{pair.target} has rank {rank}, and max_lora_rank is {self._max_rank}")
         shapes = dict(zip(_names(pair), pair.shapes(rank), strict=True))

@@ -59,6 +59,7 @@ def parameters(each: Tensors, *, turned: bool = False) -> Tensors:
     return tensors
 
 
+@pytest.mark.format("adapters", "`target_parameters`: experts' stacked parameters", "read")
 def test_of_parameters_and_of_modules_are_the_same() -> None:
     of_modules, of_parameters = adapter(modules()), adapter(parameters(modules()))
     assert of_modules.numbers.any()
@@ -67,6 +68,7 @@ def test_of_parameters_and_of_modules_are_the_same() -> None:
     assert of_parameters.rank == RANK
 
 
+@pytest.mark.format("adapters", "the same of PEFT before 0.19, whose sides were the other way round", "read")
 @pytest.mark.parametrize("hf", [HF, SQUARE], ids=["told by shapes", "told by the version"])
 def test_before_0_19_sides_of_parameters_were_turned(hf: dict[str, Any]) -> None:
     each = modules(hf)
