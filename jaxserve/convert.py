@@ -19,6 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
+from jaxserve.engine.preparation import BUNDLED_MODEL, model_directory
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.jax_settings import engine_settings
 from jaxserve.standard_streams import after_output
@@ -33,7 +34,7 @@ _EXIT_INTERRUPTED = 130
 class ConvertConfig:
     """What to convert, and into what."""
 
-    source: str | None = setting(None, "model directory in Hugging Face format, or a checkpoint of MaxText", positional=True)
+    source: str | None = setting(None, "model directory in Hugging Face format, pico, or a MaxText checkpoint", positional=True)
     output: str | None = setting(None, "model directory to write, with Orbax weights; must not exist", positional=True)
     source_format: Literal["hf", "maxtext"] = setting("hf", "what the source is", short="--from")
     config: str | None = setting(None, "config.json of the model, with its tokenizer beside it; the source's by default")
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @engine_settings()
 def _run(config: ConvertConfig, told: Callable[[int, int], None]) -> str:
-    path = Path(config.source or "")
+    path = model_directory(BUNDLED_MODEL) if config.source == BUNDLED_MODEL else Path(config.source or "")
     if config.manifest:
         if not path.is_dir():
             raise ConfigError(f"source: there is no directory {path}", param="source")

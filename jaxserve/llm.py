@@ -24,7 +24,10 @@ from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
 from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError
 from jaxserve.executor.held_weights import PIECE_BYTES
 from jaxserve.executor.programs import CompileProgress, silent
+from jaxserve.heap import give_back
 from jaxserve.jax_settings import engine_settings
+from jaxserve.models.binding import Params
+from jaxserve.models.config import DecoderConfig
 from jaxserve.offline import OnOutput, drive, for_each, prepare_text
 from jaxserve.offline_likelihood import Likelihoods, OnLikelihood, Pair, tokens_of
 from jaxserve.offline_pooling import (
@@ -122,6 +125,7 @@ class LLM:
         self._files = files  # a directory that goes with it
         self._turns = Turns()
         self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or silent, given=given)
+        give_back()
 
     @property
     def report(self) -> EngineReport:
@@ -133,6 +137,11 @@ class LLM:
     def weight_version(self) -> WeightVersion | None:
         """Of the weights that are served; None for those of a checkpoint that was never updated."""
         return self._weights.version
+
+    @property
+    def decoder(self) -> tuple[DecoderConfig, Params]:
+        """What is served, and its parameters as the devices have them: an update deletes them, so ask again."""
+        return self._weights.model.config, self._weights.held
 
     @property
     def tokenizer(self) -> Tokenizer:

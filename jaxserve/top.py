@@ -1,4 +1,4 @@
-"""The command `python -m jaxserve.top [URL] [flags]`: a running server's load, as it changes."""
+"""The command `python -m jaxserve.top [URL] [flags]`: a running server's load, as it changes. q ends it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from jaxserve.standard_streams import after_output
 from jaxserve.terminal.connections import environment_errors, uses_environment
 from jaxserve.terminal.metrics_page import Change, Page
 from jaxserve.terminal.screen import screen
+from jaxserve.terminal.single_keys import Wait, single_keys
 
 _EXIT_ERROR = 2
 _SECONDS = 10.0  # to answer
 _HISTORY = 60  # rates shown
 _WINDOW = 10  # readings that means and quantiles go back
+_QUIT = ("q", "Q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +68,29 @@ def _watch(client: httpx.Client, config: TopConfig, console: Console) -> None:
     pages = deque([_read(client)], _WINDOW + 1)
     rates: deque[float] = deque(maxlen=_HISTORY)
 
-    def look() -> None:
-        time.sleep(config.interval)
+    def look(wait: Wait) -> bool:
+        """After the interval, or not at all if it is to end before."""
+        if wait(config.interval) in _QUIT:
+            return False
         pages.append(_read(client))
         rates.append(Change(pages[-2], pages[-1]).rate(catalogue.GENERATION_TOKENS))
+        return True
 
-    look()
     if config.once:
+        look(_sleep)
         console.print(screen(config.url, Change(pages[0], pages[-1]), rates))
         return
     if console.is_dumb_terminal:
         raise ConfigError("TERM is dumb, and top moves the cursor: use --once, or another terminal", param="once")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # gives the screen back, as Ctrl-C does
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
+    with single_keys() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
+        while look(wait):
             live.update(screen(config.url, Change(pages[0], pages[-1]), rates), refresh=True)
-            look()
+
+
+def _sleep(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
 
 
 def _read(client: httpx.Client) -> Page:

@@ -9,6 +9,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.weight_updates import WeightUpdates
 from jaxserve.errors import InvalidRequestError
 from jaxserve.executor.local import LocalExecutor
+from jaxserve.heap import give_back
 from jaxserve.models.binding import Params
 
 SleepTag = Literal["weights", "kv_cache"]
@@ -55,6 +56,7 @@ class Sleep:
             self._host = None
             weights.drop(_GONE)
         self._updates.changed()
+        give_back()
 
     def wake_up(self, tags: Collection[str] | None = None) -> None:
         """Take memory back; requests are served when all is there. Raises InvalidRequestError for a tag that there is not."""
@@ -71,3 +73,4 @@ class Sleep:
         if "kv_cache" in wanted and not executor.has_cache:
             executor.make_cache()
         self._updates.changed()
+        give_back()
