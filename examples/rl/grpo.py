@@ -48,6 +48,10 @@ CONFIG = llama3.ModelConfig(
 )
 
 
+# Tunix 0.1.7 never passes the configuration's rope_theta to its layers, which then turn by 1,000,000.
+llama3.apply_rope = functools.partial(llama3.apply_rope, rope_theta=CONFIG.rope_theta)
+
+
 class PicoTokenizer:
     """The bundled model's tokenizer with the methods that Tunix asks for."""
 
@@ -90,6 +94,10 @@ def _one(text: str, right: int) -> float:
     return 1.0 if int(text) == right else 0.5 * max(0.0, 1.0 - abs(int(text) - right) / right)
 
 
+def show_progress(what: str, done: int, total: int) -> None:
+    logging.info("%s: %d of %d", what, done, total)
+
+
 class Meter:
     """Counts the tokens of rollouts, and the seconds that they take."""
 
@@ -130,7 +138,8 @@ def train(asked: argparse.Namespace) -> dict[str, Any]:
             llama3_params.create_model_from_safe_tensors(str(MODEL), CONFIG, mesh, dtype=jnp.float32) for _ in range(2)
         )
     settings = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": prompts * group, "max_num_batched_tokens": 256}
-    chosen = functools.partial(JaxserveRollout, config=str(MODEL), settings=settings) if engine == "jaxserve" else engine
+    ours = functools.partial(JaxserveRollout, config=str(MODEL), settings=settings, progress=show_progress)
+    chosen = ours if engine == "jaxserve" else engine
     config = rl_cluster.ClusterConfig(
         role_to_mesh=dict.fromkeys(roles, mesh),
         rollout_engine=chosen,
@@ -195,12 +204,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     parser.add_argument("--plot", type=Path, help="PNG file for the rewards")
     asked = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, force=True)
     result = train(asked)
     if asked.out is not None:
         asked.out.write_text(json.dumps(result, indent=1) + "\n")
     if asked.plot is not None:
         plot(result, asked.plot)
-    logging.basicConfig(level=logging.INFO, force=True)
     shown = {name: value for name, value in result.items() if name not in ("reward", "exact")}
     logging.info(
         "%s; exact answers at first %.2f, at last %.2f", shown, np.mean(result["exact"][:3]), np.mean(result["exact"][-3:])

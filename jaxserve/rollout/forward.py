@@ -13,7 +13,8 @@ from jaxserve.jax_settings import engine_settings
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.dense_attention import dense_attend
-from jaxserve.step.plan import Floats
+from jaxserve.models.experts import dispatch_all
+from jaxserve.step.plan import Floats, Ints
 
 _PADDED_TO = 64  # tokens: sequences of similar lengths share a compilation
 
@@ -38,6 +39,19 @@ class Trainer:
         padded[: len(tokens)] = tokens
         every = self._run(self._params, padded[:-1], padded[1:], np.float32(temperature))
         return np.asarray(every)[: len(tokens) - 1]
+
+
+@engine_settings()
+def layer_inputs(config: DecoderConfig, params: Params, tokens: Ints) -> list[Floats]:
+    """float32[T, E] of each layer: what goes into it, of a sequence int32[T]."""
+    return [np.asarray(one) for one in jax.jit(partial(_layer_inputs, config))(params, tokens)]
+
+
+def _layer_inputs(config: DecoderConfig, params: Params, tokens: jax.Array) -> list[jax.Array]:
+    taps = tuple(range(config.num_layers))
+    _, found = bind(config, params).tapped(tokens, jnp.arange(tokens.shape[0]), dense_attend, dispatch_all, taps)
+    assert found is not None, "there are layers"
+    return jnp.split(found.astype(jnp.float32), len(taps), axis=1)
 
 
 def _next_logprobs(

@@ -45,7 +45,7 @@ class RolloutPolicy:
     """
 
     def __init__(self, llm: LLM, tokenizer: TrainerTokenizer, adapter: str = "") -> None:
-        self._adapter = adapter
+        self.adapter = adapter
         self.llm = llm
         self.tokenizer = tokenizer
 
@@ -69,7 +69,7 @@ class RolloutPolicy:
         seeds = seeds_of(seed, len(prompts))
         each = [replace(params, seed=own, stop_token_ids=stops, ignore_eos=True) for own in seeds]
         given = [self.encode(prompt) for prompt in prompts]
-        return [found[0] for found in rollout(self.llm, given, each, adapter=self._adapter)]
+        return [found[0] for found in rollout(self.llm, given, each, adapter=self.adapter)]
 
     @engine_settings()
     def token_logprobs(self, prompt_tokens: npt.ArrayLike, completion_tokens: npt.ArrayLike) -> Floats:
@@ -81,7 +81,7 @@ class RolloutPolicy:
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         logprobs = np.zeros(completions.shape, np.float32)
-        for row, scored in enumerate(score(self.llm, pairs, adapter=self._adapter)):
+        for row, scored in enumerate(score(self.llm, pairs, adapter=self.adapter)):
             logprobs[row, : len(scored)] = scored
         return logprobs
 

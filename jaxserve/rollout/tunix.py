@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -15,10 +18,15 @@ from tunix.rl.rollout.base_rollout import BaseRollout, RolloutConfig, RolloutOut
 
 from jaxserve.adapters.config import AdapterConfig
 from jaxserve.errors import ConfigError
+from jaxserve.executor.programs import CompileProgress
 from jaxserve.jax_settings import engine_settings
 from jaxserve.llm import LLM
+from jaxserve.rollout.agreement import TrainerForward, require_agreement
 from jaxserve.rollout.policy import RolloutPolicy, truncation
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.step.plan import Ints
+
+logger = logging.getLogger(__name__)
 
 ADAPTER = "policy"
 """The name of the adapter of LoRA that is trained."""
@@ -37,6 +45,11 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         config: what `LLM.from_params` is told of the model: a directory with config.json, or its content.
         settings: the engine's.
         lora_config: where LoRA is trained, what an adapter_config.json says: `r` and `lora_alpha`, which qwix was told.
+        largest_difference: nats by which log-probabilities of the actor and of the engine may differ on average, over a few
+            random tokens at the start and whenever arrays of other names, shapes or dtypes are served; None goes by the dtype.
+        progress: told about loading and compiling: (what, done, of how many).
+
+    Raises ConfigError where they differ by more: actor and `config` are then not the same model (`rollout.agreement`).
     """
 
     def __init__(
@@ -49,6 +62,8 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         config: Any,
         settings: dict[str, Any] | None = None,
         lora_config: Mapping[str, Any] | None = None,
+        largest_difference: float | None = None,
+        progress: CompileProgress | None = None,
     ) -> None:
         _require_dense(rollout_config)
         asked = rollout_config.tensor_parallel_size
@@ -58,10 +73,16 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         if bool(lora) != (lora_config is not None):
             raise ConfigError("lora_config must be given for an actor that has LoRA, and for no other", param="lora_config")
         served = {} if lora_config is None else {**_ONE_ADAPTER, "max_lora_rank": AdapterConfig.given(lora_config).rank}
-        llm = LLM.from_params(config, weights, mapping="tunix", version=0, **(parallel | served | (settings or {})))
+        settings = parallel | served | (settings or {})
+        llm = LLM.from_params(config, weights, mapping="tunix", version=0, progress=progress, **settings)
         self._lora_config = lora_config
         self._policy = RolloutPolicy(llm, adapter, ADAPTER if lora else "")
         self._update_lora(lora)
+        self._largest_difference = largest_difference
+        self._structure = nnx.graphdef(rollout_actor)
+        self._rest = nnx.state(rollout_actor, nnx.Not(nnx.Any(_WEIGHTS, nnx.LoRAParam)))  # random numbers' states
+        self._compared: set[Any] = set()
+        self._compare(nnx.state(rollout_actor, nnx.Any(_WEIGHTS, nnx.LoRAParam)))
 
     @property
     def llm(self) -> LLM:
@@ -103,6 +124,20 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         if weights:
             self.llm.update_weights(weights, mapping="tunix")
         self._update_lora(lora)
+        self._compare(params)
+
+    def _compare(self, params: Any) -> None:
+        """Require that the engine computes what the actor does with these params, once for all of the same structure."""
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        structure = {(jax.tree_util.keystr(path), leaf.shape, leaf.dtype.name) for path, leaf in leaves}
+        if structure <= self._compared:
+            return
+        if {path for path, *_ in self._compared} - {path for path, *_ in structure}:
+            logger.warning("a part of the actor has other shapes or dtypes than before: alone it cannot be compared")
+            return
+        actor = nnx.merge(self._structure, self._rest, params)
+        require_agreement(self.llm, partial(forward, actor), adapter=self._policy.adapter, limit=self._largest_difference)
+        self._compared |= structure
 
     def _update_lora(self, lora: nnx.State[Any, Any]) -> None:
         if lora:
@@ -119,6 +154,35 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
 
     def model(self) -> None:
         """None: no module has the engine's weights, so Tunix hands over new ones after each step. It cannot offload them."""
+
+
+def forward(model: Any, tokens: Ints) -> TrainerForward:
+    """One forward pass of a model of `tunix.models` over int32[T] tokens, with what goes into its layers."""
+    count = len(tokens)
+    seen = jnp.tril(jnp.ones((1, count, count), bool))
+    # Tunix is written for jax's defaults.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), _recorded(type(model.layers[0])) as inputs:
+        logits, _ = model(jnp.asarray(tokens)[None], jnp.arange(count)[None], None, seen)
+        told = len(inputs) == len(model.layers) and not any(isinstance(one, jax.core.Tracer) for one in inputs)
+        taken = [np.asarray(one[0], np.float32) for one in inputs] if told else None
+        dtype = jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype.name
+        return TrainerForward(np.asarray(logits[0], np.float32), taken, dtype)
+
+
+@contextmanager
+def _recorded(layer: Any) -> Iterator[list[Any]]:
+    """What layers of a class are called with meanwhile, in order: their first argument."""
+    call, inputs = layer.__call__, []
+
+    def recording(self: Any, x: Any, *rest: Any, **named: Any) -> Any:
+        inputs.append(x)
+        return call(self, x, *rest, **named)
+
+    layer.__call__ = recording
+    try:
+        yield inputs
+    finally:
+        layer.__call__ = call
 
 
 def _require_dense(config: RolloutConfig) -> None:

@@ -1,13 +1,21 @@
 """What trainers' adapters have in common, over a real engine and a plain tokenizer; no trainer's package is needed."""
 
+import math
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxserve.errors import InvalidRequestError
+from jaxserve.errors import ConfigError, InvalidRequestError
 from jaxserve.llm import LLM
+from jaxserve.models.binding import bind
+from jaxserve.models.dense_attention import dense_attend
+from jaxserve.rollout.agreement import TrainerForward, require_agreement
+from jaxserve.rollout.forward import layer_inputs
 from jaxserve.rollout.policy import RolloutPolicy, seeds_of, truncation
 from jaxserve.rollout.sequences import rollout, score
 from jaxserve.sampling.params import SamplingParams
@@ -143,3 +151,52 @@ def test_prompts_begin_once(llm):
 def test_truncation_in_tunix_words():
     assert truncation(None, None) == {"top_p": 1.0, "top_k": 0}
     assert truncation(0.5, -1) == {"top_p": 0.5, "top_k": -1}
+
+
+def trainer(config, params):
+    """The forward pass of a trainer whose model has this configuration and these weights."""
+
+    def logits(params, tokens):
+        decoder = bind(config, params)
+        return decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), dense_attend))[:, : config.vocab_size]
+
+    return lambda tokens: TrainerForward(
+        np.asarray(jax.jit(logits)(params, tokens)), layer_inputs(config, params, tokens), "float32"
+    )
+
+
+def test_a_trainer_with_the_same_model_is_accepted(llm):
+    assert require_agreement(llm, trainer(*llm.decoder)) < 1e-4
+
+
+def turned_otherwise(config, params):
+    return replace(config, ropes=tuple(replace(rope, theta=2.0) for rope in config.ropes)), params
+
+
+def with_another_mlp(config, params):
+    layers = params["layers"]
+    mlp = jax.tree.map(lambda weight: 3 * weight, layers["1"]["mlp"])
+    return config, {**params, "layers": {**layers, "1": {**layers["1"], "mlp": mlp}}}
+
+
+def with_another_embedding(config, params):
+    return config, {**params, "embedding": jax.tree.map(lambda weight: 3 * weight, params["embedding"])}
+
+
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [(turned_otherwise, "layer 0"), (with_another_mlp, "layer 1"), (with_another_embedding, "the embedding")],
+)
+def test_a_trainer_with_another_is_told_where_it_begins(llm, changed, where):
+    with pytest.raises(ConfigError, match=f"do not compute the same: .* at most.* in {where},"):
+        require_agreement(llm, trainer(*changed(*llm.decoder)), limit=1e-5)
+
+
+def test_numbers_that_are_none_are_no_agreement(llm):
+    def forward(tokens, vocab_size=llm.report.model.vocab_size):
+        return TrainerForward(np.full((len(tokens), vocab_size), np.nan, np.float32), None, "float32")
+
+    with pytest.raises(ConfigError, match="does not tell what goes into its layers"):
+        require_agreement(llm, forward, limit=math.inf)
+    with pytest.raises(ConfigError, match="has 100 tokens, the engine's 260"):
+        require_agreement(llm, partial(forward, vocab_size=100))

@@ -22,6 +22,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.rollout.tunix import JaxserveRollout
 
 EOS, PAD = 1, 2
+TURNS = 1e6  # Tunix 0.1.7 never passes rope_theta to its layers, which turn by this
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -34,7 +35,7 @@ CONFIG = {
     "hidden_act": "silu",
     "max_position_embeddings": 64,
     "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
+    "rope_theta": TURNS,
     "tie_word_embeddings": True,
     "vocab_size": 128,
     "eos_token_id": EOS,
@@ -90,6 +91,23 @@ def rollout(tmp_path_factory):
     engine = functools.partial(JaxserveRollout, config=str(directory), settings=SETTINGS)
     assert issubclass(JaxserveRollout, BaseRollout)
     return engine(rollout_actor=actor(0), tokenizer=Letters(), mesh=None, rollout_config=RolloutConfig())
+
+
+def trained(actor):
+    """With weights as large as trained ones are: what turns queries and keys then matters."""
+    nnx.update(actor, jax.tree.map(lambda one: 20 * one, nnx.state(actor, nnx.Param)))
+    return actor
+
+
+def test_an_actor_that_turns_otherwise_is_refused():
+    given = {"tokenizer": Letters(), "rollout_config": RolloutConfig(), "settings": SETTINGS}
+    with pytest.raises(ConfigError, match=r"do not compute the same.* It begins in layer 0"):
+        JaxserveRollout(rollout_actor=trained(actor(0)), config={**CONFIG, "rope_theta": 1e4}, **given)
+    right = JaxserveRollout(rollout_actor=trained(actor(0)), config=CONFIG, **given)
+    right.update_params(nnx.state(trained(actor(1)), nnx.Param))  # the same structure: not compared again
+    prompts, completions = jnp.array([[67, 68, 69, 70]]), jnp.array([[73, 74, 75, 76]])
+    served = np.asarray(right.get_per_token_logps(prompts, completions))
+    np.testing.assert_allclose(served, theirs(trained(actor(1)), prompts, completions), atol=1e-2)
 
 
 def theirs(model, prompt, completion, temperature=1.0):
