@@ -1,6 +1,6 @@
 """A paying client's inter-token latency beside each attack alone.
 
-    python -m benchmarks.hostile_each [--seconds 20] [--rate REQUESTS_PER_SECOND] [--attackers 2] [--out FILE]
+    python -m benchmarks.hostile_each [--seconds 20] [--rate REQUESTS_PER_SECOND] [--attackers 2] [--only ATTACK ...] [--out FILE]
 
 One server, and the paying client of `benchmarks.soak` at 30 % of the measured capacity. It has SECONDS beside nobody, as many
 beside ordinary requests, and as many beside each attack of `benchmarks.load.hostile`, which clients repeat without end. The
@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ ORDINARY_RATE = 5.0  # requests a second: about as many as two clients send that
 class Others:
     """Who sends requests beside the paying client: one after the other."""
 
-    def __init__(self, url: str, counts: Path, attackers: int) -> None:
-        self.names = [WARM_UP, NOBODY, ORDINARY, *BY_NAME]
+    def __init__(self, url: str, counts: Path, attackers: int, attacks: Sequence[str]) -> None:
+        self.names = [WARM_UP, NOBODY, ORDINARY, *attacks]
         self.statuses: list[Row] = []
         self._url = url
         self._counts = counts
@@ -71,7 +71,7 @@ async def _measure(server: servers.Started, given: argparse.Namespace) -> Row:
     rate = given.rate or SHARE * await capacity(subject, given.clients, given.capacity_seconds)
     soak = Soak(subject, minute(rate, subject.context, given.seconds), given.seconds)
     with tempfile.TemporaryDirectory() as folder:
-        others = Others(server.http, Path(folder) / "counts.json", given.attackers)
+        others = Others(server.http, Path(folder) / "counts.json", given.attackers, given.only or list(BY_NAME))
         others.next()
         await soak.run(len(others.names), others.next)
     seen = dict(zip(others.names, soak.rows, strict=True))
@@ -111,6 +111,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=16, help="with which the capacity is measured")
     parser.add_argument("--capacity-seconds", type=float, default=15.0)
     parser.add_argument("--attackers", type=int, default=2, help="hostile clients that send one request at a time")
+    parser.add_argument("--only", nargs="+", choices=BY_NAME, metavar="ATTACK", help=f"default: all of {', '.join(BY_NAME)}")
     parser.add_argument("--model", default="pico")
     return parser.parse_args()
 

@@ -144,9 +144,9 @@ def test_serving_begins_with_a_few_steps_and_gives_the_same_tokens(executor, tmp
     config = decoder_config(read_hf_config(directory) | {"tie_word_embeddings": False})
     options = replace(OPTIONS, max_num_seqs=8, first_alone=True)
     params = load_params(
-        directory, config, make_mesh(1), "float32", load_format="dummy", seed=0, progress=lambda done, total: None
+        directory, config, make_mesh(2), "float32", load_format="dummy", seed=0, progress=lambda done, total: None
     )
-    early = made(config, params, make_mesh(1), options)
+    early = made(config, params, make_mesh(2), options)
     before = last_row(early, (TOKENS, 6, [1, 2]))
     early.wait_compiled()
     misses = early.bucket_misses
