@@ -335,7 +335,8 @@ def packed_weights(case: GroupedCase, plain: np.ndarray) -> Weight:
 
 def _packed(plain: np.ndarray, layout: Layout, scheme: Scheme, *, stacked: bool = False) -> Matrix:
     """In one program: a call compiles none for each of its operations."""
-    return jax.jit(partial(pack, layout=layout, scheme=scheme, stacked=stacked))(plain)
+    packed: Matrix = jax.jit(partial(pack, layout=layout, scheme=scheme, stacked=stacked))(plain)
+    return packed
 
 
 def _in_words(case: GroupedCase, plain: np.ndarray) -> Matrix:

@@ -15,7 +15,6 @@ from tests.support.tiers import tiered
 
 LENGTH = 64
 STEP = 8  # rows, and tokens: chunks of prompts and decodes have one step shape, which is compiled once
-SIZES = {"max_num_seqs": STEP, "max_num_batched_tokens": STEP, "max_model_len": 160}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True, logprobs=MAX_LOGPROBS)
 
 
@@ -37,7 +36,7 @@ def test_greedy_tokens(name):
     golden = read_golden(name)
     every_shape = name in EVERY_SHAPE
     step = 3 * STEP if every_shape else STEP
-    built = build(golden.directory, **{**SIZES, "max_num_batched_tokens": step}, every_shape=every_shape)
+    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=step, max_model_len=160, every_shape=every_shape)
     prompts, wanted = golden.prompts, [list(tokens) for tokens in golden.greedy]
 
     # 17 requests, prompts in chunks of `step` tokens at most, and 8 rows have the pages of two: where all layers have windows,
@@ -76,7 +75,7 @@ DIVIDED = [("llama-tied", 2), ("gemma4-keys", 4), ("gemma4-shared", 2), ("deepse
 def test_tensor_parallel(name, devices):
     """Devices that share every layer, KV cache and vocabulary give the same tokens; also where layers differ in their heads."""
     golden = read_golden(name)
-    built = build(golden.directory, **SIZES, tensor_parallel_size=devices)
+    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=STEP, max_model_len=160, tensor_parallel_size=devices)
     num_pages = 1 + 40 * len(built.core.executor.capabilities().windows)
     assert run(built, golden.prompts, GREEDY, num_pages=num_pages).tokens == [list(tokens) for tokens in golden.greedy]
     assert isinstance(built.core.executor, LocalExecutor)
