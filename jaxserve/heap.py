@@ -41,6 +41,7 @@ def allocated() -> int | None:
 
 def give_back() -> None:
     """Give the operating system what was freed: glibc keeps it, and loading and compiling free hundreds of megabytes."""
+    gc.collect()  # arrays that only cycles of objects hold
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
         if trim is not None:
