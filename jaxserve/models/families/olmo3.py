@@ -40,11 +40,12 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 def _ropes(fields: HfFields) -> tuple[RopeConfig, RopeConfig]:
     limit = fields.integer("max_position_embeddings", _LONGEST)
-    theta = fields.number("rope_theta", _THETA)
+    tables = HfFields(fields.table("rope_parameters"), "config.json, rope_parameters")
+    theta = tables.number("rope_theta", fields.number("rope_theta", _THETA))  # early files of transformers 5 have one for both
     ropes = ropes_by_kind(fields, limit, (theta, theta))
     if ropes is not None:
         return ropes
-    return rope_from_hf({"rope_theta": theta}, limit), rope_from_hf(with_defaults(fields.hf, rope_theta=_THETA), limit)
+    return rope_from_hf({"rope_theta": theta}, limit), rope_from_hf(with_defaults(fields.hf, rope_theta=theta), limit)
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
