@@ -25,7 +25,11 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         for name in ("tokenizer.json", "tokenizer.model"):
             if (path / name).is_file():
                 return load_tokenizer(path / name)
-        raise CheckpointError(f"{path} has no tokenizer: neither tokenizer.json nor tokenizer.model is there")
+        message = f"{path} has no tokenizer: neither tokenizer.json nor tokenizer.model is there"
+        older = [name for name in ("vocab.txt", "vocab.json", "merges.txt") if (path / name).is_file()]
+        if older:
+            message += f"; {' and '.join(older)} can be converted: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        raise CheckpointError(message)
     if not path.is_file():
         raise CheckpointError(f"tokenizer {path} does not exist")
     if path.suffix == ".json":

@@ -113,6 +113,9 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     other.write_text("a")
     with pytest.raises(CheckpointError, match=r"a directory, a \.json file or a \.model file"):
         load_tokenizer(other)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"neither .* is there; vocab.txt can be converted: AutoTokenizer"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_file_is_loaded_with_the_files_beside_it(tmp_path: Path) -> None:
