@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.xla_flags import xla_flags
+
 # jax reads these when it is first imported. This file does not import it: most unit tests need none of it.
-# Tests compile far more than they run: without LLVM's optimisations a program takes half as long to compile.
-FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0")
-os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS)).strip()
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(8)}".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.update(JAX_NUMPY_DTYPE_PROMOTION="strict", JAX_NUMPY_RANK_PROMOTION="raise")
 # What one test has compiled no other compiles again, nor those of the next run: in the place where servers look by default.
@@ -18,12 +18,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # The libraries below lm-eval read these when they are first imported. No test goes to the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
-import hypothesis  # noqa: E402
-import pytest  # noqa: E402
+import hypothesis
+import pytest
 
-from tests.support.costs import Costs  # noqa: E402
-from tests.support.fleet_process import ServedByFleet, ray_cluster  # noqa: E402
-from tests.support.serve_process import Served, one_server  # noqa: E402
+from tests.support.costs import Costs
+from tests.support.fleet_process import ServedByFleet, ray_cluster
+from tests.support.serve_process import Served, one_server
 
 # What jax keeps of thousands of programs is looked through whenever rubbish is looked for: a twentieth of the time.
 gc.set_threshold(10_000, 20, 10)

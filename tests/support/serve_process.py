@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tests.support.xla_flags import xla_flags
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 900  # for what hangs: machines may be slow
 FREE_PORTS = ("--port", "0", "--grpc-port", "0")
@@ -24,8 +26,7 @@ def command(*arguments: str, module: str = "jaxserve.serve") -> list[str]:
 
 def environment(devices: int = 1) -> dict[str, str]:
     """The tests' own, but for the number of virtual devices: programs are compiled as quickly as theirs."""
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags(devices)}
 
 
 @dataclass
