@@ -56,8 +56,14 @@ def identity(lowering: Lowering) -> Identity:
         "rules": tuple(rule.option.name for rule in lowering.rules),
         "draft": None if lowering.draft is None else lowering.draft.model,
     }
-    xla = keyed_settings() | {"compiler_options": lowering.compiler_options}
-    return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | xla).items()}
+    xla = {"compiler_options": lowering.compiler_options}
+    return environment(mesh) | {name: str(value) for name, value in (_code() | decoder | shapes | xla).items()}
+
+
+def environment(mesh: Mesh) -> Identity:
+    """What programs of the same text depend on, too."""
+    versions = {name: version_of(name) for name in (*PACKAGES, *CUDA_PACKAGES)}
+    return {name: str(value) for name, value in (versions | _machine(mesh) | keyed_settings()).items()}
 
 
 def _held(lowering: Lowering) -> tuple[tuple[ParameterPath, Scheme], ...]:
@@ -69,12 +75,12 @@ def _held(lowering: Lowering) -> tuple[tuple[ParameterPath, Scheme], ...]:
     return tuple((path, scheme) for path, scheme in matrices if scheme in stored[path])
 
 
-def _versions() -> dict[str, object]:
-    """Of packages, and a digest of this one's code, which changes more often than its version."""
+def _code() -> dict[str, object]:
+    """A digest of this package's code, which changes more often than its version."""
     digest = hashlib.blake2b(digest_size=8)
     for name in TRACED:
         _add_code(digest, Path(PACKAGE) if name == "jaxserve" else Path(ROOT, name), name)
-    return {"code": digest.hexdigest(), **{name: version_of(name) for name in (*PACKAGES, *CUDA_PACKAGES)}}
+    return {"code": digest.hexdigest()}
 
 
 def _add_code(digest: hashlib.blake2b, folder: Path, place: str) -> None:

@@ -1,8 +1,10 @@
-"""Programs that earlier starts compiled, found by what they depend on: neither traced nor lowered again.
+"""Programs that earlier starts compiled: this engine's are not traced again, nor those of the same text compiled.
 
 jax's own cache finds a program by its text, which has to be made first: with small models that takes longer than all else of a
-second start. Here a folder is named by a digest of the engine's identity. Like jax's cache, the directory holds code that is
-run: it must be trusted like the engine itself.
+second start. Here a folder named by a digest of the engine's identity has its programs by name. What an engine has not by name,
+after an update or with other settings, is found by its text. jax's cache is passed by: on CPUs what it gives lacks functions once
+it is written again, and each start would ask it again. Like jax's, the directory holds code that is run: it must be trusted like
+the engine itself.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
 import shutil
 import threading
-import weakref
 import zlib
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import msgspec
 from jax.experimental import serialize_executable
 
 from jaxserve.config.runtime import xla_flags
-from jaxserve.executor.identity import identity
+from jaxserve.executor.identity import environment, identity
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.program_bundle import load_program
 from jaxserve.executor.program_spec import ProgramSpec
@@ -32,8 +33,10 @@ from jaxserve.executor.program_spec import ProgramSpec
 logger = logging.getLogger(__name__)
 
 MAX_ENGINES = 32  # folders kept; with 10 programs each takes about 3 MB
-_COMPILED = "/jax/core/compile/backend_compile_duration"
-_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+MAX_TEXTS = 10 * MAX_ENGINES
+TEXTS = "texts"  # the folder of all engines' programs
+# An option that changes no program: with a value that was never there jax's cache has none.
+_NEVER_CACHED = "xla_debug_buffer_assignment_show_max"
 _DIGEST_BYTES = 32
 _FAST = 1  # zlib's level
 
@@ -50,14 +53,44 @@ class ProgramCache:
 
     def __init__(self, directory: Path, lowering: Lowering) -> None:
         self.names: frozenset[str] = frozenset()
-        content = msgspec.json.encode((identity(lowering), xla_flags()))
-        self._folder = directory / hashlib.blake2b(content, digest_size=16).hexdigest()
+        self._folder = directory / _digest(identity(lowering), xla_flags())
+        self._texts = directory / TEXTS
+        self._environment = environment(lowering.mesh), xla_flags()
         self._devices = list(lowering.mesh.devices.flat)
-        self._compiled = _Compiled()
 
     def load(self, spec: ProgramSpec) -> Any | None:
         """The program of a spec (jax.stages.Compiled). None if it is not there, or damaged, which is logged."""
-        path = self._path(spec)
+        found = self._read(self._path(spec), spec)
+        return None if found is None else found[0]
+
+    def make(self, spec: ProgramSpec) -> Any:
+        """Find a spec's program by its text, or compile it, and keep what came of it. Where it cannot be kept it is logged."""
+        lowered = spec.lower()
+        by_text = self._texts / f"{self._text(spec, lowered)}.program"
+        found = self._read(by_text, spec)
+        if found is not None:
+            program, content = found
+            self._keep(spec, content, self._path(spec))
+            return program
+        program = lowered.compile(compiler_options={**spec.options, _NEVER_CACHED: str(secrets.randbits(31))})
+        try:
+            packed = zlib.compress(serialize_executable.serialize(program)[0], _FAST)
+        except Exception as error:  # a backend that cannot: serving goes on without
+            logger.warning("the program %s is not kept: %s", spec.name, error)
+            return program
+        self._keep(spec, hashlib.sha256(packed).digest() + packed, self._path(spec), by_text)
+        return program
+
+    def _text(self, spec: ProgramSpec, lowered: Any) -> str:
+        """A digest of all that a program depends on."""
+        arguments = [str(aval) for aval in jax.tree.leaves(lowered.in_avals)]
+        return _digest(*self._environment, dict(spec.options), arguments, lowered.as_text())
+
+    def _path(self, spec: ProgramSpec) -> Path:
+        return self._folder / f"{spec.name}.program"
+
+    def _read(self, path: Path, spec: ProgramSpec) -> tuple[Any, bytes] | None:
+        """A program and its file's content."""
         try:
             content = path.read_bytes()
         except OSError:
@@ -71,66 +104,41 @@ class ProgramCache:
             logger.warning("the kept program %s cannot be loaded, compiling: %s", path, error)
             return None
         with suppress(OSError):
-            os.utime(self._folder)  # used: others are removed first
-        return program
+            os.utime(path if path.parent == self._texts else path.parent)  # used: others are removed first
+        return program, content
 
-    def make(self, spec: ProgramSpec) -> Any:
-        """Compile a spec, and keep what came of it. Where it cannot be kept it is logged."""
-        before = self._compiled.by_this_thread()
-        program = spec.compile()
-        if self._compiled.by_this_thread() == before:  # on CPUs what jax's cache gave lacks functions once it is written again
-            return program
+    def _keep(self, spec: ProgramSpec, content: bytes, *paths: Path) -> None:
         try:
-            packed = zlib.compress(serialize_executable.serialize(program)[0], _FAST)
-            self._write(self._path(spec), hashlib.sha256(packed).digest() + packed)
-        except Exception as error:  # a full disk, a backend that cannot: serving goes on without
+            for path in paths:
+                self._write(path, content)
+        except OSError as error:  # a full disk: serving goes on without
             logger.warning("the program %s is not kept: %s", spec.name, error)
-        return program
-
-    def _path(self, spec: ProgramSpec) -> Path:
-        return self._folder / f"{spec.name}.program"
 
     def _write(self, path: Path, content: bytes) -> None:
         """All or nothing: other processes may read and write the same."""
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_oldest(path.parent.parent)
+            _remove_oldest(path.parent.parent, MAX_ENGINES, besides=self._texts)
         part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         part.write_bytes(content)
         part.replace(path)
+        if path.parent == self._texts:
+            _remove_oldest(self._texts, MAX_TEXTS)
 
 
-def _remove_oldest(directory: Path) -> None:
+def _digest(*content: object) -> str:
+    return hashlib.blake2b(msgspec.json.encode(content), digest_size=16).hexdigest()
+
+
+def _remove_oldest(directory: Path, most: int, besides: Path | None = None) -> None:
+    """Keep so many files or folders of a directory, those that were used last."""
     ages = []
-    for folder in directory.iterdir():
-        with suppress(OSError):
-            ages.append((folder.stat().st_mtime, folder))
-    for _, folder in sorted(ages, reverse=True)[MAX_ENGINES:]:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-class _Compiled:
-    """How many programs each thread compiled itself: jax's cache did not have them, nor did this process.
-
-    One listener of each kind for all threads: they come and go while others are told.
-    """
-
-    def __init__(self) -> None:
-        counts: Counter[int] = Counter()
-
-        def done(event: str, duration_secs: float, **_: str | int) -> None:  # also told of what the cache gave
-            if event == _COMPILED:
-                counts[threading.get_ident()] += 1
-
-        def hit(event: str, **_: str | int) -> None:
-            if event == _CACHE_HIT:
-                counts[threading.get_ident()] -= 1
-
-        self._counts = counts
-        jax.monitoring.register_event_duration_secs_listener(done)
-        jax.monitoring.register_event_listener(hit)
-        weakref.finalize(self, jax.monitoring.unregister_event_duration_listener, done)
-        weakref.finalize(self, jax.monitoring.unregister_event_listener, hit)
-
-    def by_this_thread(self) -> int:
-        return self._counts[threading.get_ident()]
+    for entry in directory.iterdir():
+        if entry != besides:
+            with suppress(OSError):
+                ages.append((entry.stat().st_mtime, entry))
+    for _, entry in sorted(ages, reverse=True)[most:]:
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

@@ -41,18 +41,21 @@ class ProgramSpec:
     options: Mapping[str, str]
     precision: str | None = None
 
-    def compile(self, extra: Mapping[str, str] = NO_OPTIONS) -> Any:
-        """The program (jax.stages.Compiled); `extra` are more of XLA's options.
+    def lower(self) -> Any:
+        """Its text, which can be compiled (jax.stages.Lowered).
 
         Raises ConfigError: a layer was given a kernel that cannot do what is asked of it.
         """
         try:
             with contextlib.nullcontext() if self.precision is None else jax.default_matmul_precision(self.precision):
-                lowered = self.function.lower(*self.arguments)
+                return self.function.lower(*self.arguments)
         except KernelError as error:
             named = "attention_kernel, kv_write_kernel or grouped_matmul_kernel"
             raise ConfigError(f"{named}: {error}", param="attention_kernel") from error
-        return lowered.compile(compiler_options={**self.options, **extra} or None)
+
+    def compile(self, extra: Mapping[str, str] = NO_OPTIONS) -> Any:
+        """The program (jax.stages.Compiled); `extra` are more of XLA's options. Raises as `lower`."""
+        return self.lower().compile(compiler_options={**self.options, **extra} or None)
 
 
 def move_specs(cache: CacheArrays, mesh: Mesh, *, swaps: bool, xla: Mapping[str, str], prefix: str = "") -> Iterator[ProgramSpec]:

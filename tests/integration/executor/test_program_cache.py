@@ -13,7 +13,7 @@ from jaxserve.executor import program_cache
 from jaxserve.executor.compile_cache import keep_compiled_programs, kept_directory, nothing_kept
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
-from jaxserve.executor.program_cache import ProgramCache
+from jaxserve.executor.program_cache import TEXTS, ProgramCache
 from jaxserve.executor.program_spec import ProgramSpec
 from jaxserve.executor.programs import make_programs
 from jaxserve.models.checkpoint import read_hf_config
@@ -31,14 +31,7 @@ OPTIONS = ExecutorOptions(
     kv_dtype="float32",
 )
 NOTHING: dict[str, str] = {}
-
-
-@pytest.fixture
-def outside_the_cache():
-    """Neither jax's cache, nor what other tests of this process compiled: what these give is not kept."""
-    jax.clear_caches()
-    with nothing_kept():
-        yield
+COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +44,30 @@ def lowering_of(config, **options):
 
 
 def recipe_of(factor=3, name="small"):
-    """A program of its own that nothing has compiled before."""
     argument = jax.ShapeDtypeStruct((4,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     return ProgramSpec(name, jax.jit(lambda values: values * factor + 1), (argument,), 0, NOTHING)
 
 
-def files(directory):
-    return sorted(path.relative_to(directory).parts[1] for path in directory.glob("*/*"))
+def files(directory, folder="[!t]*"):
+    return sorted(path.name for path in directory.glob(f"{folder}/*"))
 
 
-@pytest.mark.usefixtures("outside_the_cache")
+def compiled(make):
+    """How many programs XLA compiled, or had from jax's cache, while `make` ran."""
+    count = 0
+
+    def listen(event, duration_secs, **kwargs):
+        nonlocal count
+        count += event == COMPILED
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        make()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    return count
+
+
 def test_the_next_start_traces_and_compiles_nothing(tmp_path, config):
     spec, lowering = recipe_of(), lowering_of(config)
     kept = ProgramCache(tmp_path, lowering)
@@ -76,7 +83,6 @@ def test_the_next_start_traces_and_compiles_nothing(tmp_path, config):
     assert program(jnp.arange(4.0)).tolist() == [1.0, 4.0, 7.0, 10.0]
 
 
-@pytest.mark.usefixtures("outside_the_cache")
 def test_an_engine_keeps_all_its_programs_and_finds_them(tmp_path, config):
     """Through make_programs, that asks for each."""
     lowering = lowering_of(config)
@@ -89,14 +95,12 @@ def test_an_engine_keeps_all_its_programs_and_finds_them(tmp_path, config):
     assert second.temporary_bytes == first.temporary_bytes
 
 
-@pytest.mark.usefixtures("outside_the_cache")
 @pytest.mark.parametrize("change", [{"num_pages": 21}, {"dtype": "bfloat16"}], ids=str)
 def test_another_engine_finds_nothing(tmp_path, config, change):
     ProgramCache(tmp_path, lowering_of(config)).make(recipe_of())
     assert ProgramCache(tmp_path, lowering_of(config, **change)).load(recipe_of()) is None
 
 
-@pytest.mark.usefixtures("outside_the_cache")
 def test_other_flags_of_xla_find_nothing(tmp_path, config, monkeypatch):
     ProgramCache(tmp_path, lowering_of(config)).make(recipe_of())
 
@@ -119,20 +123,22 @@ def test_other_flags_of_xla_find_nothing(tmp_path, config, monkeypatch):
     assert not found()
 
 
-@pytest.mark.usefixtures("outside_the_cache")
 @pytest.mark.parametrize(
     "damage", [lambda content: content[:-1], lambda content: b"", lambda content: bytes([content[0] ^ 1]) + content[1:]]
 )
 def test_a_damaged_file_is_logged_and_compiled(tmp_path, config, caplog, damage):
     kept = ProgramCache(tmp_path, lowering_of(config))
     kept.make(recipe_of())
-    (path,) = tmp_path.glob("*/*")
-    path.write_bytes(damage(path.read_bytes()))
+    paths = sorted(tmp_path.glob("*/*"))
+    for path in paths:
+        path.write_bytes(damage(path.read_bytes()))
     assert kept.load(recipe_of()) is None
-    assert f"the kept program {path} cannot be loaded, compiling: the checksum is another" in caplog.text
+    assert kept.make(recipe_of())(jnp.zeros(4)).tolist() == [1.0] * 4
+    for path in paths:
+        assert f"the kept program {path} cannot be loaded, compiling: the checksum is another" in caplog.text
+    assert kept.load(recipe_of()) is not None
 
 
-@pytest.mark.usefixtures("outside_the_cache")
 def test_a_directory_that_cannot_be_written_costs_nothing_but_a_line(tmp_path, config, caplog):
     (tmp_path / "file").touch()
     program = ProgramCache(tmp_path / "file", lowering_of(config)).make(recipe_of())
@@ -154,29 +160,55 @@ def cache_allowed():
 
 
 @pytest.mark.usefixtures("cache_allowed")
-def test_what_the_cache_of_jax_gave_is_not_kept(tmp_path, config):
-    """It cannot be written again on CPUs."""
+def test_what_the_cache_of_jax_has_is_kept_all_the_same(tmp_path, config):
+    """On CPUs it gives programs that cannot be written again: these are compiled afresh, once."""
     with nothing_kept():
         keep_compiled_programs(str(tmp_path / "jax"))
-    ProgramCache(tmp_path / "first", lowering_of(config)).make(recipe_of(factor=5))
-    assert files(tmp_path / "first") == ["small.program"]
     spec = recipe_of(factor=5)
-    for directory in ("second", "third"):  # from its files, and then from this process, which got it from them
-        ProgramCache(tmp_path / directory, lowering_of(config)).make(spec)
-        assert not (tmp_path / directory).exists()
+    spec.compile()
+    jax.clear_caches()
+    kept = ProgramCache(tmp_path / "kept", lowering_of(config))
+    assert compiled(lambda: kept.make(spec)) == 1
+    program = kept.load(spec)
+    assert program is not None
+    assert program(jnp.arange(4.0)).tolist() == [1.0, 6.0, 11.0, 16.0]
 
 
-@pytest.mark.usefixtures("outside_the_cache")
+def test_another_engine_finds_a_program_by_its_text(tmp_path, config):
+    lowerings = [lowering_of(config, num_pages=pages) for pages in (30, 31)]
+    assert [compiled(lambda lowering=lowering: ProgramCache(tmp_path, lowering).make(recipe_of())) for lowering in lowerings] == [
+        1,
+        0,
+    ]
+    assert files(tmp_path) == ["small.program"] * 2
+    program = ProgramCache(tmp_path, lowerings[1]).load(recipe_of())
+    assert program is not None
+    assert program(jnp.zeros(4)).tolist() == [1.0] * 4
+    others = replace(recipe_of(), options={"xla_cpu_enable_fast_math": "True"}), recipe_of(factor=4)
+    assert [compiled(lambda spec=spec: ProgramCache(tmp_path, lowerings[0]).make(spec)) for spec in others] == [1, 1]
+
+
 def test_folders_that_were_not_used_for_longest_go(tmp_path, config, monkeypatch):
     monkeypatch.setattr(program_cache, "MAX_ENGINES", 2)
     for age, pages in enumerate((30, 31)):
         ProgramCache(tmp_path, lowering_of(config, num_pages=pages)).make(recipe_of())
-        for folder in tmp_path.iterdir():
+        for folder in tmp_path.glob("[!t]*"):
             os.utime(folder, (1000 - age, 1000 - age))
     assert ProgramCache(tmp_path, lowering_of(config, num_pages=30)).load(recipe_of()) is not None  # used again
     ProgramCache(tmp_path, lowering_of(config, num_pages=32)).make(recipe_of())
     there = {pages: ProgramCache(tmp_path, lowering_of(config, num_pages=pages)).load(recipe_of()) for pages in (30, 31, 32)}
     assert {pages: program is not None for pages, program in there.items()} == {30: True, 31: False, 32: True}
+
+
+def test_texts_that_were_not_used_for_longest_go(tmp_path, config, monkeypatch):
+    monkeypatch.setattr(program_cache, "MAX_TEXTS", 2)
+    kept = ProgramCache(tmp_path, lowering_of(config))
+    for factor in (3, 4, 5):
+        kept.make(recipe_of(factor))
+        for path in (tmp_path / TEXTS).iterdir():
+            os.utime(path, (path.stat().st_mtime - 1000,) * 2)
+    assert len(files(tmp_path, TEXTS)) == 2
+    assert [compiled(lambda factor=factor: kept.make(recipe_of(factor))) for factor in (5, 4, 3)] == [0, 0, 1]
 
 
 @pytest.mark.usefixtures("cache_allowed")
