@@ -53,7 +53,7 @@ def cut(data: st.DataObject, text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda item: item.tool_parsers[0])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_pieces_make_the_same_message_as_the_whole(family: Family, data: st.DataObject) -> None:
     template = load_template(family.template)

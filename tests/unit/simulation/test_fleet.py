@@ -99,6 +99,7 @@ def test_shared_prefix_is_computed_once(tmp_path: Path) -> None:
     assert fleet.totals.tokens == 5 * 301 - 4 * 256
 
 
+@pytest.mark.extended
 def test_same_scenario_same_report() -> None:
     def outcome(seed: int) -> dict[str, Any]:
         settings = scenario(

@@ -125,6 +125,7 @@ def test_growth_asks_sooner() -> None:
     assert "growth" not in {one.reason for one in behind.usage.decisions}
 
 
+@pytest.mark.extended
 def test_a_drain_that_takes_too_long_ends_and_its_requests_go_on(tmp_path: Path) -> None:
     """Prompts for three replicas, and then three outputs that take longer than a drain may."""
     prompts = [request(number / 30, 4000, 1) for number in range(90)]
