@@ -11,7 +11,13 @@ from types import MappingProxyType
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus-client when it is imported, and for each file that it opens
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-_RAY_SETTINGS = MappingProxyType({"RAY_agent_register_timeout_ms": "120000", "RAY_kill_child_processes_on_worker_exit": "false"})
+_RAY_SETTINGS = MappingProxyType(
+    {
+        "RAY_agent_register_timeout_ms": "120000",
+        "RAY_kill_child_processes_on_worker_exit": "false",
+        "RAY_worker_niceness": "0",
+    }
+)
 _RUNTIME = "XDG_RUNTIME_DIR"
 
 
@@ -34,7 +40,8 @@ def ray_children() -> Iterator[None]:
     """Inside, processes that are started have what Ray's need.
 
     They may keep compiled modules: without, every process of Ray compiles some thousand files, which takes longer than Ray waits.
-    They have time to start. Ray leaves children of its workers alone: ours end by themselves, once their clients know why.
+    They have time to start. Ray leaves children of its workers alone: ours end by themselves, once their clients know why. An
+    engine is as important as what runs beside it: Ray's workers have niceness 15 by default.
     """
     before = dict(os.environ)
     os.environ.pop(_NO_BYTECODE, None)

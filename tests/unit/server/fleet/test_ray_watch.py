@@ -38,5 +38,6 @@ def test_rays_processes_may_keep_compiled_modules(monkeypatch: pytest.MonkeyPatc
         assert os.environ.keys() - before.keys() == {
             "RAY_agent_register_timeout_ms",
             "RAY_kill_child_processes_on_worker_exit",
+            "RAY_worker_niceness",
         }
     assert dict(os.environ) == before
