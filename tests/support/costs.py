@@ -2,8 +2,7 @@
 
 A pytest plugin (see `tests/conftest.py`). It ends a run with the time of every folder and of the slowest files. A run of
 `make test` fails if a folder's count exceeds its limit in `tests/budget.json`. `pytest --write-budget` writes that file from a
-whole run, with some room for compilations, whose number depends on which files share a process. A test in `tests/unit` that
-compiles a program or starts a process fails.
+whole run, with some room for compilations and processes. A test in `tests/unit` that compiles a program or starts a process fails.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BUDGET = Path(__file__).parents[1] / "budget.json"
 SLOWEST = 25
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # a program was compiled, or read from the cache of compiled programs
 _ENGINE = ("jaxserve.executor.local", "LocalExecutor")
-_ROOM, _MORE = 1.15, 20  # of compilations
+_ROOM = {"compilations": (1.15, 20), "processes": (1.15, 2)}  # which files share a process is chance, and so are second tries
 _UNIT = "tests/unit/"
 
 
@@ -193,8 +192,8 @@ def budget(found: Mapping[str, Cost]) -> dict[str, dict[str, int]]:
     limits = {}
     for folder, cost in sorted(found.items()):
         counts = {name: getattr(cost, name) for name in COUNTED}
-        if counts["compilations"]:
-            counts["compilations"] = math.ceil(_ROOM * counts["compilations"]) + _MORE
+        for name, (factor, more) in _ROOM.items():
+            counts[name] = math.ceil(factor * counts[name]) + more if counts[name] else 0
         limits[folder] = {name: count for name, count in counts.items() if count}
     return limits
 
