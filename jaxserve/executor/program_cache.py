@@ -1,10 +1,10 @@
-"""Programs that earlier starts compiled: this engine's are not traced again, nor those of the same text compiled.
+"""Programs that earlier starts compiled: the same engine does not trace them again, and no engine compiles the same text again.
 
 jax's own cache finds a program by its text, which has to be made first: with small models that takes longer than all else of a
-second start. Here a folder named by a digest of the engine's identity has its programs by name. What an engine has not by name,
-after an update or with other settings, is found by its text. jax's cache is passed by: on CPUs what it gives lacks functions once
-it is written again, and each start would ask it again. Like jax's, the directory holds code that is run: it must be trusted like
-the engine itself.
+second start. Here a folder named by a digest of the engine's identity has its programs by name. Where a name is missing, after an
+update or with other settings, the program is found by its text. jax's cache is not used: on CPUs a program that it returns lacks
+functions once it is written again, so it could not be kept by name, and every start would trace it. Like jax's, the directory holds
+code that is run: it must be trusted like the engine itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 MAX_ENGINES = 32  # folders kept; with 10 programs each takes about 3 MB
 MAX_TEXTS = 10 * MAX_ENGINES
 TEXTS = "texts"  # the folder of all engines' programs
-# An option that changes no program: with a value that was never there jax's cache has none.
+# An option that changes no program. It is part of the key of jax's cache, so with a random value nothing is found there.
 _NEVER_CACHED = "xla_debug_buffer_assignment_show_max"
 _DIGEST_BYTES = 32
 _FAST = 1  # zlib's level
@@ -64,7 +64,7 @@ class ProgramCache:
         return None if found is None else found[0]
 
     def make(self, spec: ProgramSpec) -> Any:
-        """Find a spec's program by its text, or compile it, and keep what came of it. Where it cannot be kept it is logged."""
+        """Find a spec's program by its text, or compile it, and keep it by name. If it cannot be kept, that is logged."""
         lowered = spec.lower()
         by_text = self._texts / f"{self._text(spec, lowered)}.program"
         found = self._read(by_text, spec)
@@ -131,7 +131,7 @@ def _digest(*content: object) -> str:
 
 
 def _remove_oldest(directory: Path, most: int, besides: Path | None = None) -> None:
-    """Keep so many files or folders of a directory, those that were used last."""
+    """Remove all but `most` files or folders of a directory: those that were used last stay."""
     ages = []
     for entry in directory.iterdir():
         if entry != besides:

@@ -8,5 +8,5 @@ QUICK = (
 
 
 def xla_flags(devices: int) -> str:
-    """For a process that sees so many CPU devices."""
+    """The flags of a process with this number of CPU devices."""
     return " ".join((f"--xla_force_host_platform_device_count={devices}", *QUICK))
