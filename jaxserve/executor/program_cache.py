@@ -3,8 +3,8 @@
 jax's own cache finds a program by its text, which has to be made first: with small models that takes longer than all else of a
 second start. Here a folder named by a digest of the engine's identity has its programs by name. Where a name is missing, after an
 update or with other settings, the program is found by its text. jax's cache is not used: on CPUs a program that it returns lacks
-functions once it is written again, so it could not be kept by name, and every start would trace it. Like jax's, the directory holds
-code that is run: it must be trusted like the engine itself.
+functions once it is written again, so it could not be kept by name, and every start would trace it. Like jax's, the directory
+holds code that is run: it must be trusted like the engine itself.
 """
 
 from __future__ import annotations

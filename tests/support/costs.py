@@ -2,7 +2,8 @@
 
 A pytest plugin (see `tests/conftest.py`). It ends a run with the time of every folder and of the slowest files. A run of
 `make test` fails if a folder's count exceeds its limit in `tests/budget.json`. `pytest --write-budget` writes that file from a
-whole run, with some room for compilations and processes. A test in `tests/unit` that compiles a program or starts a process fails.
+whole run, with some room for compilations and processes. A test in `tests/unit` that compiles a program or starts a process
+fails.
 """
 
 from __future__ import annotations
